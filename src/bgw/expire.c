@@ -1,0 +1,46 @@
+/*-------------------------------------------------------------------------
+ *
+ * expire.c
+ *	  The duty that ends jobs whose expires_at has passed before a claim.
+ *
+ * The index job_expires holds only jobs that have a limit and are not claimed.
+ * A paused one among them stays paused; it expires when it is resumed.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/stratnum.h"
+#include "utils/fmgroids.h"
+
+#include "ratchet.h"
+
+int64
+ratchet_duty_expire(TimestampTz now)
+{
+	RatchetStore *store = ratchet_job_open();
+	RatchetScan *scan = ratchet_scan_begin(store, ratchet_catalog()->job_expires, 1, false);
+	ScanKeyData key;
+	int64		expired = 0;
+
+	ScanKeyInit(&key, 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE, TimestampTzGetDatum(now));
+	ratchet_scan_restart(scan, &key);
+	while (expired < RATCHET_DUTY_BATCH && ratchet_scan_next(scan))
+	{
+		RatchetRow	old,
+					row;
+
+		if (!ratchet_scan_entry_free(scan))
+			continue;
+		ratchet_row_read(&old, ratchet_scan_slot(scan));
+		if (ratchet_row_state(&old) != RATCHET_PENDING)
+			continue;
+		row = old;
+		ratchet_row_finish(&row, RATCHET_EXPIRED, now);
+		if (ratchet_job_update(store, ratchet_scan_slot(scan), &old, &row, now, false) == TM_Ok)
+			expired++;
+	}
+	ratchet_scan_end(scan);
+	ratchet_store_close(store);
+	return expired;
+}

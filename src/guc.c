@@ -1,0 +1,79 @@
+/*-------------------------------------------------------------------------
+ *
+ * guc.c
+ *	  Settings: storage and definitions, alphabetical.
+ *
+ * Durations that are also read by a session which runs maintenance itself are
+ * SUSET: a superuser's SET is honoured there. What decides the order of claims
+ * must be the same for every session and is SIGHUP.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "utils/guc.h"
+
+#include "ratchet.h"
+
+int			ratchet_archive_after = 3600;
+int			ratchet_archive_keep = 90 * SECS_PER_DAY;
+int			ratchet_default_lease = 5 * 60 * 1000;
+int			ratchet_failed_keep = 30 * SECS_PER_DAY;
+int			ratchet_max_crashes = 5;
+int			ratchet_max_payload_size = 1024 * 1024;
+int			ratchet_max_result_size = 1024 * 1024;
+int			ratchet_priority_boost_interval = 15 * 60 * 1000;
+bool		ratchet_redact_emails = true;
+
+void
+ratchet_guc_define(void)
+{
+	DefineCustomIntVariable("ratchet.archive_after",
+							"Time after which a finished job moves to the archive.",
+							"0 means at once, in the call that finishes it.",
+							&ratchet_archive_after, 3600, 0, INT_MAX,
+							PGC_SUSET, GUC_UNIT_S, NULL, NULL, NULL);
+	DefineCustomIntVariable("ratchet.archive_keep",
+							"Time after which archived jobs are purged.",
+							NULL,
+							&ratchet_archive_keep, 90 * SECS_PER_DAY, 0, INT_MAX,
+							PGC_SUSET, GUC_UNIT_S, NULL, NULL, NULL);
+	DefineCustomIntVariable("ratchet.default_lease",
+							"Lease of a claim when neither call, job nor queue sets one.",
+							NULL,
+							&ratchet_default_lease, 5 * 60 * 1000, 1, INT_MAX,
+							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("ratchet.failed_keep",
+							"Time that a failed job stays where it can be retried.",
+							NULL,
+							&ratchet_failed_keep, 30 * SECS_PER_DAY, 0, INT_MAX,
+							PGC_SUSET, GUC_UNIT_S, NULL, NULL, NULL);
+	DefineCustomIntVariable("ratchet.max_crashes",
+							"Number of lost workers after which a job fails.",
+							NULL,
+							&ratchet_max_crashes, 5, 1, INT_MAX,
+							PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("ratchet.max_payload_size",
+							"Largest payload of a job.",
+							NULL,
+							&ratchet_max_payload_size, 1024 * 1024, 1024, 256 * 1024 * 1024,
+							PGC_SUSET, GUC_UNIT_BYTE, NULL, NULL, NULL);
+	DefineCustomIntVariable("ratchet.max_result_size",
+							"Largest result of a job.",
+							NULL,
+							&ratchet_max_result_size, 1024 * 1024, 1024, 256 * 1024 * 1024,
+							PGC_SUSET, GUC_UNIT_BYTE, NULL, NULL, NULL);
+	DefineCustomIntVariable("ratchet.priority_boost_interval",
+							"Waiting time that raises a job's effective priority by one.",
+							"0 means that priority does not grow with waiting.",
+							&ratchet_priority_boost_interval, 15 * 60 * 1000, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomBoolVariable("ratchet.redact_emails",
+							 "Removes e-mail addresses from stored error text.",
+							 NULL,
+							 &ratchet_redact_emails, true,
+							 PGC_SUSET, 0, NULL, NULL, NULL);
+	MarkGUCPrefixReserved("ratchet");
+}
