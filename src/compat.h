@@ -101,6 +101,17 @@ ratchet_check_index_constraints(ResultRelInfo *rri, TupleTableSlot *slot, EState
 #endif
 }
 
+/* 16 (and late 15.x by another name) added resultRelations: we have no row marks. */
+static inline void
+ratchet_eval_plan_qual_init(EPQState *epq, EState *estate)
+{
+#if PG_VERSION_NUM >= 160000
+	EvalPlanQualInit(epq, estate, NULL, NIL, -1, NIL);
+#else
+	EvalPlanQualInit(epq, estate, NULL, NIL, -1);
+#endif
+}
+
 /* 16 replaced one aclcheck function per kind of object by one for all. */
 static inline bool
 ratchet_owns_relation(Oid relid, Oid roleid)

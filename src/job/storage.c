@@ -345,7 +345,7 @@ update_with_triggers(RatchetStore *store, TupleTableSlot *found, bool wait)
 							  wait ? LockWaitBlock : LockWaitSkip, 0, &tmfd);
 	if (result == TM_Ok)
 	{
-		EvalPlanQualInit(&epq, store->estate, NULL, NIL, -1);
+		ratchet_eval_plan_qual_init(&epq, store->estate);
 		AfterTriggerBeginQuery();
 		ExecSimpleRelationUpdate(store->rri, store->estate, &epq, locked, store->fresh);
 		AfterTriggerEndQuery(store->estate);
