@@ -157,10 +157,17 @@ static const struct
 		" WHERE pronamespace = 'ratchet'::regnamespace AND proname::text = ANY ($1) ORDER BY 1",
 		1, {TEXTARRAYOID}
 	},
+	/*
+	 * Our triggers that are enabled, but not always. One that is disabled was
+	 * disabled on purpose: it is its owner's to enable again.
+	 */
 	[RQ_GUARD_STATE] = {
-		"SELECT tgname::text FROM pg_trigger"
-		" WHERE tgrelid = 'ratchet.job'::regclass AND tgname LIKE 'zz\\_guard%' AND tgenabled <> 'A'"
-		" ORDER BY 1",
+		"SELECT tgrelid, tgrelid::regclass::text, quote_ident(tgname) FROM pg_trigger"
+		" WHERE tgenabled NOT IN ('A', 'D') AND NOT tgisinternal"
+		"   AND tgrelid IN ('ratchet.job'::regclass, 'ratchet.queue'::regclass, 'ratchet.access'::regclass)"
+		"   AND tgfoid IN ('ratchet.guard()'::regprocedure, 'ratchet.guard_keys()'::regprocedure,"
+		"                  'ratchet.settings_changed()'::regprocedure)"
+		" ORDER BY 2, 3",
 		0, {0}
 	},
 	/* Weeks (UTC) that have rows in the default partition and are still kept. */

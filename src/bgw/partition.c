@@ -71,7 +71,7 @@ ratchet_duty_purge(TimestampTz now)
 	TimestampTz errors_kept = kept - (int64) ratchet_failed_keep * USECS_PER_SEC;
 	Datum		args[3] = {TimestampTzGetDatum(kept), TimestampTzGetDatum(now),
 	Int32GetDatum(RATCHET_DUTY_BATCH)};
-	Datum		error_args[2] = {TimestampTzGetDatum(Min(kept, errors_kept)), Int32GetDatum(RATCHET_DUTY_BATCH)};
+	Datum		error_args[2] = {TimestampTzGetDatum(errors_kept), Int32GetDatum(RATCHET_DUTY_BATCH)};
 	SPITupleTable *found;
 	uint64		partitions;
 	int64		purged = 0;
@@ -102,15 +102,15 @@ ratchet_duty_purge(TimestampTz now)
 static bool
 make_partition(TimestampTz week)
 {
-	char	   *name = psprintf("job_archive_%s", date_of(week, "YYYYMMDD"));
+	char	   *name = psprintf("job_archive_%s", date_of(week, "%04d%02d%02d"));
 	const char *from = literal(week);
 	const char *to = literal(week + WEEK_US);
 	NameData	relname;
 	Datum		args[1] = {NameGetDatum(&relname)};
 
 	namestrcpy(&relname, name);
-	if (ratchet_query(RQ_PARTITION_EXISTS, args, NULL) > 0 ||
-		!lock_for_ddl(ShareUpdateExclusiveLock, InvalidOid))
+	if (!lock_for_ddl(ShareUpdateExclusiveLock, InvalidOid) ||
+		ratchet_query(RQ_PARTITION_EXISTS, args, NULL) > 0)
 		return false;
 	(void) ratchet_command(psprintf("CREATE TABLE ratchet.%s (LIKE ratchet.job_archive)", name));
 	(void) ratchet_command(psprintf("CREATE INDEX %s_id ON ratchet.%s (id)", name, name));
@@ -160,7 +160,7 @@ week_of_partition(const char *name, TimestampTz *week)
 	return true;
 }
 
-/* Weeks begin at midnight UTC: whole days since the epoch. */
+/* The UTC date of a time after 2000, in a format of three numbers. */
 static char *
 date_of(TimestampTz at, const char *format)
 {
@@ -169,16 +169,16 @@ date_of(TimestampTz at, const char *format)
 				day;
 
 	j2date((int) (at / USECS_PER_DAY) + POSTGRES_EPOCH_JDATE, &year, &month, &day);
-	return psprintf(format[4] == '-' ? "%04d-%02d-%02d" : "%04d%02d%02d", year, month, day);
+	return psprintf(format, year, month, day);
 }
 
+/* Independent of the session's TimeZone and DateStyle. */
 static char *
 literal(TimestampTz at)
 {
-	int64		day_us = at - at % USECS_PER_DAY;
-	int64		rest_us = at % USECS_PER_DAY;
+	int64		us = at % USECS_PER_DAY;
 
-	return psprintf("timestamptz '%s %02d:%02d:%02d.%06d+00'", date_of(day_us, "YYYY-MM-DD"),
-					(int) (rest_us / USECS_PER_HOUR), (int) (rest_us / USECS_PER_MINUTE % 60),
-					(int) (rest_us / USECS_PER_SEC % 60), (int) (rest_us % USECS_PER_SEC));
+	return psprintf("timestamptz '%s %02d:%02d:%02d.%06d+00'", date_of(at, "%04d-%02d-%02d"),
+					(int) (us / USECS_PER_HOUR), (int) (us / USECS_PER_MINUTE % 60),
+					(int) (us / USECS_PER_SEC % 60), (int) (us % USECS_PER_SEC));
 }

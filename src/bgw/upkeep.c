@@ -15,31 +15,39 @@
 #include "ratchet.h"
 
 /*
- * pg_restore --disable-triggers and ALTER TABLE ... ENABLE TRIGGER ALL leave the
- * guard's triggers enabled as ordinary ones. Set them to ALWAYS again, and take
- * the business keys of rows that came in meanwhile. The lock is taken only if it
- * is free: this must not queue up behind a reader, with the claims behind it.
+ * pg_restore --disable-triggers and ALTER TABLE ... ENABLE TRIGGER ALL leave our
+ * triggers enabled as ordinary ones. Set them to ALWAYS again, and take the
+ * business keys of rows that came in meanwhile. The locks are taken only if they
+ * are free: this must not queue up behind a reader, with the claims behind it.
  */
 int64
 ratchet_duty_guard(TimestampTz now)
 {
 	RatchetIdentity before;
+	SPITupleTable *found;
 	uint64		off;
 	int64		repaired = 0;
 
 	ratchet_spi_begin(&before);
 	off = ratchet_query(RQ_GUARD_STATE, NULL, NULL);
-	if (off > 0 && ConditionalLockRelationOid(ratchet_catalog()->job, ShareRowExclusiveLock))
+	found = SPI_tuptable;
+	for (uint64 i = 0; i < off; i++)
 	{
-		SPITupleTable *found = SPI_tuptable;
+		bool		isnull;
+		Oid			relid = DatumGetObjectId(SPI_getbinval(found->vals[i], found->tupdesc, 1, &isnull));
 
-		for (uint64 i = 0; i < off; i++)
-			(void) ratchet_command(psprintf("ALTER TABLE ratchet.job ENABLE ALWAYS TRIGGER %s",
-											quote_identifier(SPI_getvalue(found->vals[i], found->tupdesc, 1))));
+		if (!ConditionalLockRelationOid(relid, ShareRowExclusiveLock))
+			continue;
+		(void) ratchet_command(psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER %s",
+										SPI_getvalue(found->vals[i], found->tupdesc, 2),
+										SPI_getvalue(found->vals[i], found->tupdesc, 3)));
+		repaired++;
+	}
+	if (repaired > 0)
+	{
 		(void) ratchet_query(RQ_BUSINESS_KEY_REBUILD, NULL, NULL);
-		repaired = (int64) off;
 		ereport(LOG,
-				(errmsg("ratchet: the guard of ratchet.job was not ENABLE ALWAYS and has been set so again")));
+				(errmsg("ratchet: the guard was not ENABLE ALWAYS and has been set so again")));
 	}
 	ratchet_spi_end(&before);
 	return repaired;

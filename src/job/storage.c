@@ -57,6 +57,7 @@ struct RatchetScan
 static bool has_foreign_row_triggers(Relation rel);
 static Relation open_index_of(RatchetStore *store, Oid index);
 static void insert_with_triggers(RatchetStore *store);
+static TM_Result lock_row(RatchetStore *store, TupleTableSlot *found, bool wait);
 static TM_Result update_with_triggers(RatchetStore *store, TupleTableSlot *found, bool wait);
 
 /*
@@ -191,6 +192,21 @@ ratchet_store_update(RatchetStore *store, TupleTableSlot *found, bool wait)
 	if (store->through_triggers)
 		return update_with_triggers(store, found, wait);
 
+#ifdef USE_ASSERT_CHECKING
+
+	/*
+	 * heap_update handles "no wait" by answering TM_BeingModified, which is what
+	 * we want, but asserts that nobody asks for it. So an assert build locks
+	 * the row first, which costs it a WAL record.
+	 */
+	if (!wait)
+	{
+		result = lock_row(store, found, false);
+		if (result != TM_Ok)
+			return result;
+		wait = true;
+	}
+#endif
 	result = ratchet_table_tuple_update(store->rel, &found->tts_tid, store->fresh,
 										GetCurrentCommandId(true), wait, &tmfd,
 										&needs_index_entries);
@@ -335,23 +351,31 @@ insert_with_triggers(RatchetStore *store)
 static TM_Result
 update_with_triggers(RatchetStore *store, TupleTableSlot *found, bool wait)
 {
-	TupleTableSlot *locked = table_slot_create(store->rel, NULL);
-	TM_FailureData tmfd;
-	TM_Result	result;
+	TM_Result	result = lock_row(store, found, wait);
 	EPQState	epq;
 
-	result = table_tuple_lock(store->rel, &found->tts_tid, GetLatestSnapshot(), locked,
-							  GetCurrentCommandId(false), LockTupleNoKeyExclusive,
-							  wait ? LockWaitBlock : LockWaitSkip, 0, &tmfd);
 	if (result == TM_Ok)
 	{
 		ratchet_eval_plan_qual_init(&epq, store->estate);
 		AfterTriggerBeginQuery();
-		ExecSimpleRelationUpdate(store->rri, store->estate, &epq, locked, store->fresh);
+		ExecSimpleRelationUpdate(store->rri, store->estate, &epq, found, store->fresh);
 		AfterTriggerEndQuery(store->estate);
 		EvalPlanQualEnd(&epq);
 		ResetPerTupleExprContext(store->estate);
 	}
+	return result;
+}
+
+static TM_Result
+lock_row(RatchetStore *store, TupleTableSlot *found, bool wait)
+{
+	TupleTableSlot *locked = table_slot_create(store->rel, NULL);
+	TM_FailureData tmfd;
+	TM_Result	result;
+
+	result = table_tuple_lock(store->rel, &found->tts_tid, GetLatestSnapshot(), locked,
+							  GetCurrentCommandId(false), LockTupleNoKeyExclusive,
+							  wait ? LockWaitBlock : LockWaitSkip, 0, &tmfd);
 	ExecDropSingleTupleTableSlot(locked);
 	return result;
 }
