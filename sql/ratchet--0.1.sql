@@ -48,17 +48,18 @@ COMMENT ON TYPE ratchet.claimed IS 'a job as claim() hands it to a worker, with 
 -- a completion writes stands last and together: an UPDATE on the same page logs
 -- only the bytes between the common prefix and the common suffix of the two
 -- tuples. Wide types precede narrow ones, so that little is lost to alignment.
+-- The defaults are for an owner who inserts by hand; enqueue fills in all columns.
 CREATE TABLE ratchet.job (
     -- identity: the guard refuses every change
     id uuid NOT NULL,
-    created_at timestamptz NOT NULL,
-    queue text COLLATE "C" NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    queue text COLLATE "C" NOT NULL DEFAULT 'default',
     kind text COLLATE "C" NOT NULL,
-    payload jsonb NOT NULL,
+    payload jsonb NOT NULL DEFAULT '{}',
     idempotency_key text COLLATE "C",
-    enqueued_by text COLLATE "C" NOT NULL,
+    enqueued_by text COLLATE "C" NOT NULL DEFAULT CURRENT_USER,
     -- what the producer asked for
-    max_attempts int NOT NULL,
+    max_attempts int NOT NULL DEFAULT 3,
     jitter boolean,
     backoff text COLLATE "C",
     backoff_base interval,
@@ -75,9 +76,9 @@ CREATE TABLE ratchet.job (
     tags text[],
     meta jsonb,
     -- where it stands in its queue
-    scheduled_at timestamptz NOT NULL,
+    scheduled_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     expires_at timestamptz,
-    priority int NOT NULL,
+    priority int NOT NULL DEFAULT 0,
     waiting_on int NOT NULL DEFAULT 0,
     -- its life
     ready_at timestamptz,
@@ -87,7 +88,7 @@ CREATE TABLE ratchet.job (
     finished_at timestamptz,
     lease_expires_at timestamptz,
     lease_us bigint,
-    state ratchet.job_state NOT NULL,
+    state ratchet.job_state NOT NULL DEFAULT 'pending',
     paused_from ratchet.job_state,
     attempt int NOT NULL DEFAULT 0,
     crashes int NOT NULL DEFAULT 0,

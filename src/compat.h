@@ -15,7 +15,9 @@
 #include "access/tableam.h"
 #include "catalog/index.h"
 #include "executor/executor.h"
+#include "parser/parse_relation.h"
 #include "utils/acl.h"
+#include "utils/rel.h"
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"
 #endif
@@ -109,6 +111,36 @@ ratchet_eval_plan_qual_init(EPQState *epq, EState *estate)
 	EvalPlanQualInit(epq, estate, NULL, NIL, -1, NIL);
 #else
 	EvalPlanQualInit(epq, estate, NULL, NIL, -1);
+#endif
+}
+
+/*
+ * A range table with the one relation in it, as the executor's helpers want for
+ * constraints and triggers. 16 moved permissions out of it, 18 wants the set of
+ * relations that are not pruned.
+ */
+static inline void
+ratchet_init_range_table(EState *estate, Relation rel)
+{
+	RangeTblEntry *rte = makeNode(RangeTblEntry);
+	List	   *rtes = list_make1(rte);
+#if PG_VERSION_NUM >= 160000
+	List	   *permissions = NIL;
+#endif
+
+	rte->rtekind = RTE_RELATION;
+	rte->relid = RelationGetRelid(rel);
+	rte->relkind = rel->rd_rel->relkind;
+	rte->rellockmode = RowExclusiveLock;
+#if PG_VERSION_NUM >= 160000
+	addRTEPermissionInfo(&permissions, rte);
+#endif
+#if PG_VERSION_NUM >= 180000
+	ExecInitRangeTable(estate, rtes, permissions, bms_make_singleton(1));
+#elif PG_VERSION_NUM >= 160000
+	ExecInitRangeTable(estate, rtes, permissions);
+#else
+	ExecInitRangeTable(estate, rtes);
 #endif
 }
 

@@ -148,7 +148,7 @@ typedef struct RatchetStore
 	struct ResultRelInfo *rri;
 	TupleTableSlot *found;
 	TupleTableSlot *fresh;
-	bool		through_triggers;	/* somebody else's row triggers must fire */
+	bool		through_executor;	/* somebody else's triggers or constraints apply */
 } RatchetStore;
 
 typedef struct RatchetScan RatchetScan;

@@ -152,7 +152,12 @@ compare_by_id(const void *a, const void *b, void *ids)
 RatchetStore *
 ratchet_job_open(void)
 {
-	return ratchet_store_open(ratchet_catalog()->job, false);
+	RatchetStore *store = ratchet_store_open(ratchet_catalog()->job, false);
+
+	/* A column that we do not know may have a rule of its own, such as NOT NULL. */
+	if (RelationGetDescr(store->rel)->natts != RC_COUNT)
+		store->through_executor = true;
+	return store;
 }
 
 /* The newest committed version of a job, in store->found and *row. */
@@ -178,12 +183,12 @@ ratchet_job_update(RatchetStore *store, TupleTableSlot *found, const RatchetRow 
 {
 	TM_Result	result;
 
-	/* With foreign triggers the guard's own triggers fire among them. */
-	if (!store->through_triggers)
+	/* Through the executor the guard's own triggers fire among the others. */
+	if (!store->through_executor)
 		ratchet_guard_update(old, fresh, now);
 	fill_slot(store->fresh, found, fresh);
 	result = ratchet_store_update(store, found, wait);
-	if (result == TM_Ok && !store->through_triggers)
+	if (result == TM_Ok && !store->through_executor)
 		ratchet_guard_after(old, fresh);
 	return result;
 }
@@ -191,11 +196,11 @@ ratchet_job_update(RatchetStore *store, TupleTableSlot *found, const RatchetRow 
 void
 ratchet_job_insert(RatchetStore *store, RatchetRow *row, TimestampTz now)
 {
-	if (!store->through_triggers)
+	if (!store->through_executor)
 		ratchet_guard_insert(row, now);
 	fill_slot(store->fresh, NULL, row);
 	ratchet_store_insert(store);
-	if (!store->through_triggers)
+	if (!store->through_executor)
 		ratchet_guard_after(NULL, row);
 }
 

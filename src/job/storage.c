@@ -14,8 +14,9 @@
  * index entries (ExecInsertIndexTuples, as logical replication's apply worker
  * does it), and the row triggers. Of those the guard's are ours: the callers
  * call its C function directly, which spares the row lock that the trigger
- * manager takes. If anybody else's row trigger is on the table, the write goes
- * through ExecSimpleRelationInsert/Update, where all of them fire, ours too.
+ * manager takes. If anybody else's row trigger or check constraint is on the
+ * table, the write goes through ExecSimpleRelationInsert/Update, where all of
+ * them apply, ours too.
  *
  * Everything here runs in the caller's memory context and transaction. The
  * callers have checked rights, read-only and recovery; nothing below does.
@@ -54,11 +55,11 @@ struct RatchetScan
 	int			nkeys;
 };
 
-static bool has_foreign_row_triggers(Relation rel);
+static bool needs_executor(Relation rel);
 static Relation open_index_of(RatchetStore *store, Oid index);
-static void insert_with_triggers(RatchetStore *store);
+static void insert_by_executor(RatchetStore *store);
 static TM_Result lock_row(RatchetStore *store, TupleTableSlot *found, bool wait);
-static TM_Result update_with_triggers(RatchetStore *store, TupleTableSlot *found, bool wait);
+static TM_Result update_by_executor(RatchetStore *store, TupleTableSlot *found, bool wait);
 
 /*
  * Open a table for row access. Locks it as any DML would; the lock is kept to
@@ -71,12 +72,15 @@ ratchet_store_open(Oid relid, bool for_conflicts)
 
 	store->rel = table_open(relid, RowExclusiveLock);
 	store->estate = CreateExecutorState();
+	store->through_executor = needs_executor(store->rel);
+	ratchet_init_range_table(store->estate, store->rel);
 	store->rri = makeNode(ResultRelInfo);
 	InitResultRelInfo(store->rri, store->rel, 1, NULL, 0);
+	/* Where AFTER triggers look for it, instead of opening it once more. */
+	store->estate->es_opened_result_relations = list_make1(store->rri);
 	ExecOpenIndices(store->rri, for_conflicts);
 	store->found = table_slot_create(store->rel, NULL);
 	store->fresh = MakeSingleTupleTableSlot(RelationGetDescr(store->rel), &TTSOpsVirtual);
-	store->through_triggers = has_foreign_row_triggers(store->rel);
 	return store;
 }
 
@@ -91,6 +95,7 @@ ratchet_store_close(RatchetStore *store)
 	ExecDropSingleTupleTableSlot(store->fresh);
 	ExecDropSingleTupleTableSlot(store->found);
 	ExecCloseIndices(store->rri);
+	ExecResetTupleTable(store->estate->es_tupleTable, false);
 	FreeExecutorState(store->estate);
 	table_close(store->rel, NoLock);
 	CommandCounterIncrement();
@@ -125,9 +130,9 @@ ratchet_store_find(RatchetStore *store, Oid index, ScanKey keys, int nkeys)
 void
 ratchet_store_insert(RatchetStore *store)
 {
-	if (store->through_triggers)
+	if (store->through_executor)
 	{
-		insert_with_triggers(store);
+		insert_by_executor(store);
 		return;
 	}
 	table_tuple_insert(store->rel, store->fresh, GetCurrentCommandId(true), 0, NULL);
@@ -189,8 +194,8 @@ ratchet_store_update(RatchetStore *store, TupleTableSlot *found, bool wait)
 	TM_Result	result;
 	bool		needs_index_entries;
 
-	if (store->through_triggers)
-		return update_with_triggers(store, found, wait);
+	if (store->through_executor)
+		return update_by_executor(store, found, wait);
 
 #ifdef USE_ASSERT_CHECKING
 
@@ -311,11 +316,18 @@ ratchet_table_read(Oid relid, void (*each) (TupleTableSlot *slot, void *arg), vo
 	table_close(rel, AccessShareLock);
 }
 
+/*
+ * Whether something on the table that is not ours wants a say in each row: a row
+ * trigger, a check constraint, a generated column.
+ */
 static bool
-has_foreign_row_triggers(Relation rel)
+needs_executor(Relation rel)
 {
 	TriggerDesc *triggers = rel->trigdesc;
+	TupleConstr *constraints = RelationGetDescr(rel)->constr;
 
+	if (constraints != NULL && (constraints->num_check > 0 || constraints->has_generated_stored))
+		return true;
 	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
 		if (TRIGGER_FOR_ROW(triggers->triggers[i].tgtype) &&
 			!ratchet_guard_is_trigger_function(triggers->triggers[i].tgfoid))
@@ -335,8 +347,9 @@ open_index_of(RatchetStore *store, Oid index)
 }
 
 static void
-insert_with_triggers(RatchetStore *store)
+insert_by_executor(RatchetStore *store)
 {
+	store->estate->es_output_cid = GetCurrentCommandId(true);
 	AfterTriggerBeginQuery();
 	ExecSimpleRelationInsert(store->rri, store->estate, store->fresh);
 	AfterTriggerEndQuery(store->estate);
@@ -349,13 +362,14 @@ insert_with_triggers(RatchetStore *store)
  * that we want.
  */
 static TM_Result
-update_with_triggers(RatchetStore *store, TupleTableSlot *found, bool wait)
+update_by_executor(RatchetStore *store, TupleTableSlot *found, bool wait)
 {
 	TM_Result	result = lock_row(store, found, wait);
 	EPQState	epq;
 
 	if (result == TM_Ok)
 	{
+		store->estate->es_output_cid = GetCurrentCommandId(true);
 		ratchet_eval_plan_qual_init(&epq, store->estate);
 		AfterTriggerBeginQuery();
 		ExecSimpleRelationUpdate(store->rri, store->estate, &epq, found, store->fresh);
