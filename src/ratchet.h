@@ -125,6 +125,7 @@ typedef struct RatchetCatalog
 	Oid			idempotency_key_pkey;
 	Oid			queue;
 	Oid			access;
+	Oid			draining;
 	Oid			job_archive;
 	Oid			job_archive_default;
 	Oid			guard;			/* functions of the guard's triggers */
@@ -212,6 +213,7 @@ extern int	ratchet_failed_keep;	/* s */
 extern int	ratchet_max_crashes;
 extern int	ratchet_max_payload_size;	/* bytes */
 extern int	ratchet_max_result_size;	/* bytes */
+extern int	ratchet_node_timeout;	/* ms */
 extern int	ratchet_priority_boost_interval;	/* ms */
 extern bool ratchet_redact_emails;
 extern void ratchet_guc_define(void);
@@ -248,6 +250,15 @@ typedef enum RatchetQuery
 	RQ_ACCESS_ADD,
 	RQ_ACCESS_REMOVE,
 	RQ_ACCESS_OF_ROLE,
+	RQ_NODE_HEARTBEAT,
+	RQ_NODE_STALE,
+	RQ_NODE_REMOVE,
+	RQ_DRAIN,
+	RQ_UNDRAIN,
+	RQ_LOCK_TRY,
+	RQ_LOCK_RENEW,
+	RQ_LOCK_RELEASE,
+	RQ_LOCK_EXPIRE,
 	RQ_ACCESS_FUNCTIONS,
 	RQ_GUARD_STATE,
 	RQ_PARTITION_WANTED,
@@ -353,6 +364,7 @@ extern bool ratchet_access_any(Oid role, RatchetAccess access);
 extern bool ratchet_access_to(Oid role, RatchetAccess access, text *queue);
 extern bool ratchet_access_everything(Oid role);
 extern ArrayType *ratchet_access_queues(Oid role, RatchetAccess access);
+extern bool ratchet_node_draining(text *node);
 
 /* in api/args.c */
 extern text *ratchet_arg_name(FunctionCallInfo fcinfo, int arg, const char *name, int max, bool required);
@@ -400,6 +412,12 @@ struct ReturnSetInfo;
 extern void ratchet_claim_check(RatchetClaimRequest *request);
 extern void ratchet_claim_jobs(RatchetClaimRequest *request, struct ReturnSetInfo *rsinfo);
 
+/* in flow/lock.c */
+extern int64 ratchet_duty_locks(TimestampTz now);
+
+/* in flow/node.c */
+extern int64 ratchet_duty_nodes(TimestampTz now);
+
 /* in bgw/maintenance.c */
 typedef int64 (*RatchetDuty) (TimestampTz now);
 
@@ -421,6 +439,7 @@ extern int64 ratchet_duty_purge(TimestampTz now);
 /* in bgw/recover.c */
 extern int64 ratchet_duty_recover(TimestampTz now);
 extern int64 ratchet_duty_timeout(TimestampTz now);
+extern int64 ratchet_recover_node(const text *node, TimestampTz now);
 
 /* in bgw/upkeep.c */
 extern int64 ratchet_duty_guard(TimestampTz now);

@@ -48,6 +48,10 @@ static const struct
 	{"release", WORK},
 	{"heartbeat", WORK},
 	{"progress", WORK},
+	{"node_heartbeat", WORK},
+	{"try_lock", WORK},
+	{"renew_lock", WORK},
+	{"unlock", WORK},
 	{"cancel", ENQUEUE | OPERATE},
 	{"cancel_many", OPERATE},
 	{"retry", OPERATE},
@@ -60,6 +64,8 @@ static const struct
 	{"configure_queue", OPERATE},
 	{"pause_queue", OPERATE},
 	{"resume_queue", OPERATE},
+	{"drain", OPERATE},
+	{"undrain", OPERATE},
 	{"maintenance_step", OPERATE},
 	{"run_maintenance", OPERATE},
 	{"has_access", ALL},
@@ -79,6 +85,7 @@ static const struct
 	{"ratchet.jobs", OBSERVE},
 	{"ratchet.job_errors", OBSERVE},
 	{"ratchet.queues", OBSERVE},
+	{"ratchet.node", OBSERVE},
 	{"ratchet.transition", ALL},
 };
 

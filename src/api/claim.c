@@ -156,6 +156,8 @@ ratchet_claim_jobs(RatchetClaimRequest *request, ReturnSetInfo *rsinfo)
 {
 	Claim		claim = {0};
 
+	if (ratchet_node_draining(request->node != NULL ? request->node : request->worker))
+		return;
 	claim.request = request;
 	claim.rsinfo = rsinfo;
 	claim.now = ratchet_now();

@@ -30,9 +30,11 @@ static const struct
 }			duties[] =
 {
 	{"guard", ratchet_duty_guard},
+	{"nodes", ratchet_duty_nodes},
 	{"recover", ratchet_duty_recover},
 	{"timeout", ratchet_duty_timeout},
 	{"expire", ratchet_duty_expire},
+	{"locks", ratchet_duty_locks},
 	{"archive", ratchet_duty_archive},
 	{"partitions", ratchet_duty_partitions},
 	{"purge", ratchet_duty_purge},

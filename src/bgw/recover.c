@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * recover.c
- *	  The duties that end a run from outside: a lease that has run out (orphan
- *	  recovery), and a run that takes too long (timeout).
+ *	  The duties that end a run from outside: a lease that has run out or a node
+ *	  that has stopped (orphan recovery), and a run that takes too long (timeout).
  *
  * Both walk the index job_left, in which every running job stands. A row that
  * another transaction holds is left alone: an open completion wins, and if it
@@ -20,31 +20,39 @@
 #include "ratchet.h"
 
 /* Decides about a running row, and changes it; the error, or NULL to leave it. */
-typedef text *(*Judge) (RatchetRow *row, TimestampTz now);
+typedef text *(*Judge) (RatchetRow *row, const text *node, TimestampTz now);
 
-static int64 end_runs(TimestampTz now, Judge judge);
-static text *judge_lease(RatchetRow *row, TimestampTz now);
-static text *judge_timeout(RatchetRow *row, TimestampTz now);
+static int64 end_runs(TimestampTz now, Judge judge, const text *node);
+static text *judge_lease(RatchetRow *row, const text *node, TimestampTz now);
+static text *judge_node(RatchetRow *row, const text *node, TimestampTz now);
+static text *judge_timeout(RatchetRow *row, const text *node, TimestampTz now);
 static bool lease_ended(const RatchetRow *row, TimestampTz now);
+static text *give_back(RatchetRow *row, const char *why, TimestampTz now);
 
 int64
 ratchet_duty_recover(TimestampTz now)
 {
-	return end_runs(now, judge_lease);
+	return end_runs(now, judge_lease, NULL);
 }
 
 int64
 ratchet_duty_timeout(TimestampTz now)
 {
-	return end_runs(now, judge_timeout);
+	return end_runs(now, judge_timeout, NULL);
+}
+
+/* The node is stale: its jobs are orphans although their leases run. */
+int64
+ratchet_recover_node(const text *node, TimestampTz now)
+{
+	return end_runs(now, judge_node, node);
 }
 
 static int64
-end_runs(TimestampTz now, Judge judge)
+end_runs(TimestampTz now, Judge judge, const text *node)
 {
 	RatchetStore *store = ratchet_job_open();
 	RatchetScan *scan = ratchet_scan_begin(store, ratchet_catalog()->job_left, 1, false);
-	RatchetState running = RATCHET_RUNNING;
 	ScanKeyData key;
 	int64		ended = 0;
 
@@ -60,10 +68,10 @@ end_runs(TimestampTz now, Judge judge)
 		if (!ratchet_scan_entry_free(scan))
 			continue;
 		ratchet_row_read(&old, ratchet_scan_slot(scan));
-		if (ratchet_row_state(&old) != running)
+		if (ratchet_row_state(&old) != RATCHET_RUNNING)
 			continue;
 		row = old;
-		error = judge(&row, now);
+		error = judge(&row, node, now);
 		if (error == NULL ||
 			ratchet_job_update(store, ratchet_scan_slot(scan), &old, &row, now, false) != TM_Ok)
 			continue;
@@ -77,19 +85,34 @@ end_runs(TimestampTz now, Judge judge)
 	return ended;
 }
 
+static text *
+judge_lease(RatchetRow *row, const text *node, TimestampTz now)
+{
+	return lease_ended(row, now) ? give_back(row, "lease expired", now) : NULL;
+}
+
+static text *
+judge_node(RatchetRow *row, const text *node, TimestampTz now)
+{
+	text	   *own = RC_TEXT(row, RC_NODE);
+
+	if (own == NULL || VARSIZE_ANY_EXHDR(own) != VARSIZE_ANY_EXHDR(node) ||
+		memcmp(VARDATA_ANY(own), VARDATA_ANY(node), VARSIZE_ANY_EXHDR(node)) != 0)
+		return NULL;
+	return give_back(row, "node stopped its heartbeat", now);
+}
+
 /*
  * The worker is gone: the run does not count as an attempt but as a crash. The
  * first crash keeps the job's place; later ones delay it, lest a poison job
  * takes down one worker after another, and the last one fails it.
  */
 static text *
-judge_lease(RatchetRow *row, TimestampTz now)
+give_back(RatchetRow *row, const char *why, TimestampTz now)
 {
 	int			crashes = RC_INT(row, RC_CRASHES) + 1;
 	text	   *error;
 
-	if (!lease_ended(row, now))
-		return NULL;
 	ratchet_row_set(row, RC_CRASHES, Int32GetDatum(crashes));
 	ratchet_row_set(row, RC_ATTEMPT, Int32GetDatum(Max(RC_INT(row, RC_ATTEMPT) - 1, 0)));
 	if (crashes >= ratchet_max_crashes)
@@ -99,7 +122,7 @@ judge_lease(RatchetRow *row, TimestampTz now)
 	}
 	else
 	{
-		error = cstring_to_text("lease expired");
+		error = cstring_to_text(why);
 		ratchet_row_leave_running(row, RATCHET_PENDING);
 		if (crashes > 1)
 		{
@@ -129,7 +152,7 @@ lease_ended(const RatchetRow *row, TimestampTz now)
 
 /* A failure like any other: it uses up the attempt. */
 static text *
-judge_timeout(RatchetRow *row, TimestampTz now)
+judge_timeout(RatchetRow *row, const text *node, TimestampTz now)
 {
 	RatchetQueue queue = ratchet_queue_settings(RC_TEXT(row, RC_QUEUE));
 	int64		timeout_us = ratchet_row_interval_us(row, RC_TIMEOUT, queue.timeout_us);
