@@ -15,7 +15,7 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
-#include "utils/memutils.h"
+#include "utils/snapmgr.h"
 
 #include "ratchet.h"
 
@@ -250,6 +250,8 @@ static const struct
 /* Saved plans of this backend. */
 static SPIPlanPtr plans[RQ_COUNT];
 
+static uint64 run(SPIPlanPtr plan, const char *sql, const Datum *args, const char *nulls);
+
 /* SQL as the owner of the tables, until ratchet_spi_end. */
 void
 ratchet_spi_begin(RatchetIdentity *before)
@@ -275,7 +277,6 @@ uint64
 ratchet_query(RatchetQuery query, const Datum *args, const bool *isnull)
 {
 	char		nulls[MAX_ARGS + 1];
-	int			result;
 
 	if (plans[query] == NULL)
 	{
@@ -290,17 +291,30 @@ ratchet_query(RatchetQuery query, const Datum *args, const bool *isnull)
 	for (int i = 0; i < queries[query].nargs; i++)
 		nulls[i] = isnull != NULL && isnull[i] ? 'n' : ' ';
 	nulls[queries[query].nargs] = '\0';
-	result = SPI_execute_plan(plans[query], unconstify(Datum *, args), nulls, false, 0);
-	if (result < 0)
-		elog(ERROR, "could not run \"%s\": %s", queries[query].sql, SPI_result_code_string(result));
-	return SPI_processed;
+	return run(plans[query], queries[query].sql, args, nulls);
 }
 
 /* Run a command made of quoted identifiers, as partition upkeep and GRANT need. */
 uint64
 ratchet_command(const char *sql)
 {
-	int			result = SPI_execute(sql, false, 0);
+	SPIPlanPtr	plan = SPI_prepare(sql, 0, NULL);
+
+	if (plan == NULL)
+		elog(ERROR, "could not prepare \"%s\": %s", sql, SPI_result_code_string(SPI_result));
+	return run(plan, sql, NULL, NULL);
+}
+
+/*
+ * With a snapshot of its own, so that SQL sees what the heap access beside it
+ * sees, the newest committed rows, in REPEATABLE READ too.
+ */
+static uint64
+run(SPIPlanPtr plan, const char *sql, const Datum *args, const char *nulls)
+{
+	int			result = SPI_execute_snapshot(plan, unconstify(Datum *, args), nulls,
+											  GetLatestSnapshot(), InvalidSnapshot,
+											  false, true, 0);
 
 	if (result < 0)
 		elog(ERROR, "could not run \"%s\": %s", sql, SPI_result_code_string(result));

@@ -291,6 +291,7 @@ extern bool ratchet_store_find(RatchetStore *store, Oid index, ScanKey keys, int
 extern void ratchet_store_insert(RatchetStore *store);
 extern bool ratchet_store_insert_or_find(RatchetStore *store, Oid index, ScanKey keys, int nkeys);
 extern TM_Result ratchet_store_update(RatchetStore *store, TupleTableSlot *found, bool wait);
+extern TM_Result ratchet_store_lock(RatchetStore *store, TupleTableSlot *found, bool wait);
 extern RatchetScan *ratchet_scan_begin(RatchetStore *store, Oid index, int nkeys, bool want_entries);
 extern void ratchet_scan_restart(RatchetScan *scan, ScanKey keys);
 extern bool ratchet_scan_next(RatchetScan *scan);

@@ -58,7 +58,6 @@ struct RatchetScan
 static bool needs_executor(Relation rel);
 static Relation open_index_of(RatchetStore *store, Oid index);
 static void insert_by_executor(RatchetStore *store);
-static TM_Result lock_row(RatchetStore *store, TupleTableSlot *found, bool wait);
 static TM_Result update_by_executor(RatchetStore *store, TupleTableSlot *found, bool wait);
 
 /*
@@ -206,7 +205,7 @@ ratchet_store_update(RatchetStore *store, TupleTableSlot *found, bool wait)
 	 */
 	if (!wait)
 	{
-		result = lock_row(store, found, false);
+		result = ratchet_store_lock(store, found, false);
 		if (result != TM_Ok)
 			return result;
 		wait = true;
@@ -219,6 +218,24 @@ ratchet_store_update(RatchetStore *store, TupleTableSlot *found, bool wait)
 		list_free(ratchet_insert_index_tuples(store->rri, store->fresh, store->estate,
 											  false, NULL, NIL));
 	ResetPerTupleExprContext(store->estate);
+	return result;
+}
+
+/*
+ * Lock the row version in "found" as an update would; answers like one. For a
+ * caller that has to decide between finding the row and writing it.
+ */
+TM_Result
+ratchet_store_lock(RatchetStore *store, TupleTableSlot *found, bool wait)
+{
+	TupleTableSlot *locked = table_slot_create(store->rel, NULL);
+	TM_FailureData tmfd;
+	TM_Result	result;
+
+	result = table_tuple_lock(store->rel, &found->tts_tid, GetLatestSnapshot(), locked,
+							  GetCurrentCommandId(false), LockTupleNoKeyExclusive,
+							  wait ? LockWaitBlock : LockWaitSkip, 0, &tmfd);
+	ExecDropSingleTupleTableSlot(locked);
 	return result;
 }
 
@@ -364,7 +381,7 @@ insert_by_executor(RatchetStore *store)
 static TM_Result
 update_by_executor(RatchetStore *store, TupleTableSlot *found, bool wait)
 {
-	TM_Result	result = lock_row(store, found, wait);
+	TM_Result	result = ratchet_store_lock(store, found, wait);
 	EPQState	epq;
 
 	if (result == TM_Ok)
@@ -377,19 +394,5 @@ update_by_executor(RatchetStore *store, TupleTableSlot *found, bool wait)
 		EvalPlanQualEnd(&epq);
 		ResetPerTupleExprContext(store->estate);
 	}
-	return result;
-}
-
-static TM_Result
-lock_row(RatchetStore *store, TupleTableSlot *found, bool wait)
-{
-	TupleTableSlot *locked = table_slot_create(store->rel, NULL);
-	TM_FailureData tmfd;
-	TM_Result	result;
-
-	result = table_tuple_lock(store->rel, &found->tts_tid, GetLatestSnapshot(), locked,
-							  GetCurrentCommandId(false), LockTupleNoKeyExclusive,
-							  wait ? LockWaitBlock : LockWaitSkip, 0, &tmfd);
-	ExecDropSingleTupleTableSlot(locked);
 	return result;
 }
