@@ -651,22 +651,28 @@ COMMENT ON FUNCTION ratchet.has_access IS 'whether the current role has this acc
 
 -- Barrier views: no function of the caller sees a row that the filter has not
 -- passed. They read the tables as the extension's owner and filter by the
--- caller's rights. Neither shows a token.
+-- caller's rights. None shows a token. The filter of ratchet.jobs stands outside
+-- the UNION ALL: the planner flattens a view that is nothing but a UNION ALL, and
+-- the barrier with it.
 CREATE VIEW ratchet.jobs WITH (security_barrier = true) AS
 SELECT id, queue, kind, payload, state, priority, scheduled_at, created_at, attempt, max_attempts, crashes, version,
        picked_by, picked_at, node, lease, lease_expires_at, timeout, expires_at, keep_until, paused_from,
        backoff, backoff_base, backoff_max, jitter, idempotency_key, business_key, concurrency_key, resource, circuit,
        batch_id, waiting_on, result, last_error, progress, progress_message, tags, meta, enqueued_by,
-       started_at, finished_at, false AS archived
-  FROM ratchet.job
- WHERE ratchet.has_access(queue, 'observe')
-UNION ALL
-SELECT id, queue, kind, payload, state, priority, scheduled_at, created_at, attempt, max_attempts, crashes, version,
-       picked_by, picked_at, node, lease, NULL, timeout, expires_at, keep_until, NULL,
-       backoff, backoff_base, backoff_max, jitter, idempotency_key, business_key, concurrency_key, resource, circuit,
-       batch_id, 0, result, last_error, progress, progress_message, tags, meta, enqueued_by,
-       started_at, finished_at, true
-  FROM ratchet.job_archive
+       started_at, finished_at, archived
+  FROM (SELECT id, queue, kind, payload, state, priority, scheduled_at, created_at, attempt, max_attempts, crashes, version,
+               picked_by, picked_at, node, lease, lease_expires_at, timeout, expires_at, keep_until, paused_from,
+               backoff, backoff_base, backoff_max, jitter, idempotency_key, business_key, concurrency_key, resource, circuit,
+               batch_id, waiting_on, result, last_error, progress, progress_message, tags, meta, enqueued_by,
+               started_at, finished_at, false AS archived
+          FROM ratchet.job
+        UNION ALL
+        SELECT id, queue, kind, payload, state, priority, scheduled_at, created_at, attempt, max_attempts, crashes, version,
+               picked_by, picked_at, node, lease, NULL, timeout, expires_at, keep_until, NULL,
+               backoff, backoff_base, backoff_max, jitter, idempotency_key, business_key, concurrency_key, resource, circuit,
+               batch_id, 0, result, last_error, progress, progress_message, tags, meta, enqueued_by,
+               started_at, finished_at, true
+          FROM ratchet.job_archive) AS everywhere
  WHERE ratchet.has_access(queue, 'observe');
 COMMENT ON VIEW ratchet.jobs IS 'live and archived jobs of the queues the caller may observe';
 
@@ -680,13 +686,15 @@ CREATE VIEW ratchet.queues WITH (security_barrier = true) AS
 SELECT * FROM ratchet.queue WHERE ratchet.has_access(queue, 'observe');
 COMMENT ON VIEW ratchet.queues IS 'settings of the configured queues the caller may observe';
 
-CREATE VIEW ratchet.node AS
+CREATE VIEW ratchet.node WITH (security_barrier = true) AS
 SELECT n.node_id, n.heartbeat_at, n.started_at, n.info,
        EXISTS (SELECT FROM ratchet.draining d WHERE d.node = n.node_id OR d.node IS NULL) AS draining,
        (SELECT count(*) FROM ratchet.job j
-         WHERE j.left_at IS NOT NULL AND j.state = 'running' AND j.node = n.node_id) AS running
-  FROM ratchet.node_heartbeats n;
-COMMENT ON VIEW ratchet.node IS 'nodes that heartbeat, with the number of jobs they run';
+         WHERE j.left_at IS NOT NULL AND j.state = 'running' AND j.node = n.node_id
+           AND ratchet.has_access(j.queue, 'observe')) AS running
+  FROM ratchet.node_heartbeats n
+ WHERE ratchet.has_access(NULL, 'observe');
+COMMENT ON VIEW ratchet.node IS 'nodes that heartbeat, with the number of jobs they run in the queues the caller may observe';
 
 -------------------------------------------------------------------------------
 -- Dump and rights

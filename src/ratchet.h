@@ -381,6 +381,8 @@ extern RatchetBackoff ratchet_check_backoff(const text *value);
 extern void ratchet_check_range(int value, const char *name, int min, int max);
 extern void ratchet_not_available(bool given, const char *name);
 extern void ratchet_null_argument(const char *name);
+extern void ratchet_null_element(const char *name);
+extern char *ratchet_shorten(const char *word);
 extern pg_uuid_t *ratchet_arg_id(FunctionCallInfo fcinfo, int arg, const char *name);
 
 /* in api/access.c */

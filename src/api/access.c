@@ -186,7 +186,7 @@ arg_access(FunctionCallInfo fcinfo, int arg)
 	if (!ratchet_access_parse(name, &access))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("unknown access \"%s\"", name),
+				 errmsg("unknown access \"%s\"", ratchet_shorten(name)),
 				 errhint("It is one of enqueue, work, operate, observe.")));
 	return access;
 }

@@ -138,7 +138,7 @@ read_job(RatchetJobSpec *spec, JsonbContainer *object)
 		if (i == lengthof(keys))
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("unknown key \"%s\" in a job", key),
+					 errmsg("unknown key \"%s\" in a job", ratchet_shorten(key)),
 					 errhint("The keys are the argument names of ratchet.enqueue().")));
 		/* A payload may be JSON null; for any other argument that is its default. */
 		if (v.type != jbvNull || strcmp(key, "payload") == 0)

@@ -327,10 +327,10 @@ read_leases(FunctionCallInfo fcinfo, Leases *leases)
 					  &leases->tokens, &null_tokens, &leases->ntokens);
 	for (int i = 0; i < leases->count; i++)
 		if (null_ids[i])
-			ratchet_null_argument("ids");
+			ratchet_null_element("ids");
 	for (int i = 0; i < leases->ntokens; i++)
 		if (null_tokens[i])
-			ratchet_null_argument("tokens");
+			ratchet_null_element("tokens");
 	if (leases->ntokens != leases->count && !(leases->ntokens == 1))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

@@ -65,7 +65,7 @@ ratchet_maintenance_step(PG_FUNCTION_ARGS)
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_UNDEFINED_OBJECT),
-			 errmsg("unknown duty \"%s\"", name),
+			 errmsg("unknown duty \"%s\"", ratchet_shorten(name)),
 			 errhint("The duties are %s.", known.data)));
 	PG_RETURN_NULL();			/* keep compiler quiet */
 }

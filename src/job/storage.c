@@ -58,6 +58,7 @@ struct RatchetScan
 static bool needs_executor(Relation rel);
 static Relation open_index_of(RatchetStore *store, Oid index);
 static void insert_by_executor(RatchetStore *store);
+static void refused_by_trigger(RatchetStore *store);
 static TM_Result update_by_executor(RatchetStore *store, TupleTableSlot *found, bool wait);
 
 /*
@@ -366,11 +367,14 @@ open_index_of(RatchetStore *store, Oid index)
 static void
 insert_by_executor(RatchetStore *store)
 {
+	ItemPointerSetInvalid(&store->fresh->tts_tid);
 	store->estate->es_output_cid = GetCurrentCommandId(true);
 	AfterTriggerBeginQuery();
 	ExecSimpleRelationInsert(store->rri, store->estate, store->fresh);
 	AfterTriggerEndQuery(store->estate);
 	ResetPerTupleExprContext(store->estate);
+	if (!ItemPointerIsValid(&store->fresh->tts_tid))
+		refused_by_trigger(store);
 }
 
 /*
@@ -386,6 +390,7 @@ update_by_executor(RatchetStore *store, TupleTableSlot *found, bool wait)
 
 	if (result == TM_Ok)
 	{
+		ItemPointerSetInvalid(&store->fresh->tts_tid);
 		store->estate->es_output_cid = GetCurrentCommandId(true);
 		ratchet_eval_plan_qual_init(&epq, store->estate);
 		AfterTriggerBeginQuery();
@@ -393,6 +398,23 @@ update_by_executor(RatchetStore *store, TupleTableSlot *found, bool wait)
 		AfterTriggerEndQuery(store->estate);
 		EvalPlanQualEnd(&epq);
 		ResetPerTupleExprContext(store->estate);
+		if (!ItemPointerIsValid(&store->fresh->tts_tid))
+		{
+			if (wait)
+				refused_by_trigger(store);
+			result = TM_WouldBlock; /* not to be had, as if somebody held it */
+		}
 	}
 	return result;
+}
+
+/* A BEFORE trigger that is not ours returned NULL: the row was not written. */
+static void
+refused_by_trigger(RatchetStore *store)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("a trigger of table \"%s\" suppressed the change",
+					RelationGetRelationName(store->rel)),
+			 errhint("A BEFORE trigger on ratchet's tables must return the new row.")));
 }
