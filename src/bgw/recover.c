@@ -138,7 +138,8 @@ give_back(RatchetRow *row, const char *why, TimestampTz now)
 
 /*
  * Past its end; or, when the clock was set back, with more left than the lease
- * is long: no lease outlives its length.
+ * is long: no lease outlives its length. The latter by the clock as it is now: the
+ * row may have been claimed or extended since the pass began.
  */
 static bool
 lease_ended(const RatchetRow *row, TimestampTz now)
@@ -147,7 +148,8 @@ lease_ended(const RatchetRow *row, TimestampTz now)
 
 	if (expires_at <= now)
 		return true;
-	return !row->isnull[RC_LEASE_US] && expires_at - now > DatumGetInt64(row->value[RC_LEASE_US]);
+	return !row->isnull[RC_LEASE_US] &&
+		expires_at - ratchet_now() > DatumGetInt64(row->value[RC_LEASE_US]);
 }
 
 /* A failure like any other: it uses up the attempt. */
