@@ -218,3 +218,13 @@ SELECT count(*) FROM ratchet.claim('cl_prepare', 'w');
 PREPARE TRANSACTION 'regress_ratchet_claim';
 \set VERBOSITY default
 SELECT state FROM ratchet.jobs WHERE queue = 'cl_prepare';
+
+-- What this transaction itself has locked or written is not held by another.
+SELECT count(*) FROM ratchet.enqueue_many('own', ARRAY['{}', '{}']::jsonb[], queue => 'claim_own');
+BEGIN;
+SELECT count(*) FROM (SELECT 1 FROM ratchet.job WHERE queue = 'claim_own' FOR UPDATE) locked;
+UPDATE ratchet.job SET priority = 5 WHERE queue = 'claim_own';
+SELECT count(*) FROM ratchet.claim('claim_own', 'w', 10);
+SELECT status, count(*) FROM (SELECT (ratchet.heartbeat(ARRAY[id], ARRAY[token])).status
+                                FROM ratchet.job WHERE queue = 'claim_own') h GROUP BY status;
+ROLLBACK;

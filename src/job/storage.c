@@ -57,6 +57,8 @@ struct RatchetScan
 
 static bool needs_executor(Relation rel);
 static Relation open_index_of(RatchetStore *store, Oid index);
+static TM_Result update_without_wait(RatchetStore *store, TupleTableSlot *found);
+static TM_Result update_now(RatchetStore *store, TupleTableSlot *found, bool wait);
 static void insert_by_executor(RatchetStore *store);
 static void refused_by_trigger(RatchetStore *store);
 static TM_Result update_by_executor(RatchetStore *store, TupleTableSlot *found, bool wait);
@@ -190,28 +192,41 @@ ratchet_store_insert_or_find(RatchetStore *store, Oid index, ScanKey keys, int n
 TM_Result
 ratchet_store_update(RatchetStore *store, TupleTableSlot *found, bool wait)
 {
+	if (store->through_executor)
+		return update_by_executor(store, found, wait);
+	return wait ? update_now(store, found, true) : update_without_wait(store, found);
+}
+
+/*
+ * heap_update without waiting answers TM_BeingModified for a row that somebody
+ * holds, which is what we want; also for one that this transaction has locked
+ * itself, or updated through SQL, which is not. Then, if we hold anything at all,
+ * a lock tells the two apart. Assert builds trap on "no wait" and always lock
+ * first, which costs them a WAL record.
+ */
+static TM_Result
+update_without_wait(RatchetStore *store, TupleTableSlot *found)
+{
+	TM_Result	result;
+
+#ifndef USE_ASSERT_CHECKING
+	bool		holds_nothing = !TransactionIdIsValid(GetTopTransactionIdIfAny());
+
+	result = update_now(store, found, false);
+	if (result != TM_BeingModified || holds_nothing)
+		return result;
+#endif
+	result = ratchet_store_lock(store, found, false);
+	return result == TM_Ok ? update_now(store, found, true) : result;
+}
+
+static TM_Result
+update_now(RatchetStore *store, TupleTableSlot *found, bool wait)
+{
 	TM_FailureData tmfd;
 	TM_Result	result;
 	bool		needs_index_entries;
 
-	if (store->through_executor)
-		return update_by_executor(store, found, wait);
-
-#ifdef USE_ASSERT_CHECKING
-
-	/*
-	 * heap_update handles "no wait" by answering TM_BeingModified, which is what
-	 * we want, but asserts that nobody asks for it. So an assert build locks
-	 * the row first, which costs it a WAL record.
-	 */
-	if (!wait)
-	{
-		result = ratchet_store_lock(store, found, false);
-		if (result != TM_Ok)
-			return result;
-		wait = true;
-	}
-#endif
 	result = ratchet_table_tuple_update(store->rel, &found->tts_tid, store->fresh,
 										GetCurrentCommandId(true), wait, &tmfd,
 										&needs_index_entries);
