@@ -17,7 +17,7 @@ REGRESS = states guard triggers node access bad_input enqueue claim finish opera
 REGRESS_OPTS = --load-extension=ratchet
 ISOLATION = claim-claim claim-batch claim-rollback claim-repeatable-read claim-serializable complete-and-claim \
 	complete-cancel complete-heartbeat complete-many-order complete-recover complete-savepoint complete-timeout \
-	strict-complete heartbeat-heartbeat fail-retry pause-claim pause-queue-claim cancel-claim reschedule-claim \
+	strict-complete heartbeat-heartbeat heartbeat-open-claim fail-retry pause-claim pause-queue-claim cancel-claim reschedule-claim \
 	expire-claim lock-claim foreign-trigger reindex-claim enqueue-rollback enqueue-own-id enqueue-idempotency-key \
 	enqueue-idempotency-key-snapshot enqueue-business-key enqueue-many-order business-key-finish retry-many-business-key \
 	prepare-transaction recover-recover archive-at-once archive-retry forget-retry

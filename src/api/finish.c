@@ -14,12 +14,14 @@
  */
 #include "postgres.h"
 
+#include "access/stratnum.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 
 #include "ratchet.h"
 
@@ -79,6 +81,7 @@ static void release_change(RatchetRow *row, Verdict *verdict);
 static void heartbeat_change(RatchetRow *row, Verdict *verdict);
 static void progress_change(RatchetRow *row, Verdict *verdict);
 static bool token_matches(const RatchetRow *row, const pg_uuid_t *token);
+static bool claim_is_open(RatchetStore *store, const pg_uuid_t *id, const pg_uuid_t *token);
 static void lease_lost(const pg_uuid_t *id);
 static bool archived_as_canceled(const pg_uuid_t *id);
 static text *optional_message(FunctionCallInfo fcinfo, int arg);
@@ -272,8 +275,10 @@ settle(RatchetStore *store, const pg_uuid_t *id, const pg_uuid_t *token,
 				OUTCOME_CANCELED : OUTCOME_LOST;
 		if (!ratchet_access_to(GetUserId(), RATCHET_WORK, RC_TEXT(&old, RC_QUEUE)))
 			return OUTCOME_LOST;
+		if (ratchet_row_state(&old) == RATCHET_CANCELED)
+			return OUTCOME_CANCELED;
 		if (ratchet_row_state(&old) != RATCHET_RUNNING || !token_matches(&old, token))
-			return ratchet_row_state(&old) == RATCHET_CANCELED ? OUTCOME_CANCELED : OUTCOME_LOST;
+			return !wait && claim_is_open(store, id, token) ? OUTCOME_BUSY : OUTCOME_LOST;
 		*settled = old;
 		verdict->change(settled, verdict);
 		result = ratchet_job_update(store, store->found, &old, settled, verdict->now, wait);
@@ -459,6 +464,30 @@ token_matches(const RatchetRow *row, const pg_uuid_t *token)
 	for (int i = 0; i < UUID_LEN; i++)
 		difference |= RC_UUID(row, RC_TOKEN)->data[i] ^ token->data[i];
 	return difference == 0;
+}
+
+/*
+ * Whether the claim that gave out this token has not been committed yet. A worker
+ * whose driver keeps it in a transaction is told "busy", not "lost".
+ */
+static bool
+claim_is_open(RatchetStore *store, const pg_uuid_t *id, const pg_uuid_t *token)
+{
+	RatchetScan *scan = ratchet_scan_begin(store, ratchet_catalog()->job_pkey, 1, false);
+	ScanKeyData key;
+	bool		open = false;
+
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(id));
+	ratchet_scan_restart(scan, &key);
+	while (!open && ratchet_scan_next(scan))
+	{
+		RatchetRow	row;
+
+		ratchet_row_read(&row, ratchet_scan_slot(scan));
+		open = !ratchet_scan_entry_free(scan) && token_matches(&row, token);
+	}
+	ratchet_scan_end(scan);
+	return open;
 }
 
 static void
