@@ -262,6 +262,19 @@ extern void ratchet_spi_end(const RatchetIdentity *before);
 extern uint64 ratchet_query(RatchetQuery query, const Datum *args, const bool *isnull);
 extern uint64 ratchet_command(const char *sql);
 
+/* in shared/shmem.c */
+typedef enum RatchetLock
+{
+	RATCHET_LOCK_WORKERS,		/* bgw/registry.c */
+	RATCHET_LOCK_WAITERS,		/* shared/wakeup.c */
+	RATCHET_LOCK_COUNT
+} RatchetLock;
+
+struct LWLock;
+extern void ratchet_shmem_init(void);
+extern bool ratchet_shmem_available(void);
+extern struct LWLock *ratchet_lock(RatchetLock lock);
+
 /* in job/transition.c */
 extern bool ratchet_transition_allowed(RatchetState from, RatchetState to);
 extern const char *ratchet_state_name(RatchetState state);
