@@ -18,6 +18,7 @@
 #include "parser/parse_relation.h"
 #include "utils/acl.h"
 #include "utils/rel.h"
+#include "utils/wait_event.h"
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"
 #endif
@@ -153,6 +154,26 @@ ratchet_owns_relation(Oid relid, Oid roleid)
 #else
 	return pg_class_ownercheck(relid, roleid);
 #endif
+}
+
+/* 17 moved the proc number out of PGPROC. */
+#if PG_VERSION_NUM >= 170000
+#define RATCHET_MY_PROC_NUMBER MyProcNumber
+#else
+#define RATCHET_MY_PROC_NUMBER (MyProc->pgprocno)
+#endif
+
+/* 17 lets an extension name what it waits for; before that all waits are "Extension". */
+static inline uint32
+ratchet_wait_event(uint32 *event, const char *name)
+{
+	if (*event == 0)
+#if PG_VERSION_NUM >= 170000
+		*event = WaitEventExtensionNew(name);
+#else
+		*event = PG_WAIT_EXTENSION;
+#endif
+	return *event;
 }
 
 /* 17 gave interval its infinities. */

@@ -25,5 +25,8 @@ _PG_init(void)
 	ratchet_guc_define();
 	ratchet_xact_init();
 	if (process_shared_preload_libraries_in_progress && !IsBinaryUpgrade)
+	{
 		ratchet_shmem_init();
+		ratchet_wakeup_init();
+	}
 }

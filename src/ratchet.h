@@ -209,9 +209,11 @@ extern int	ratchet_archive_after;	/* s */
 extern int	ratchet_archive_keep;	/* s */
 extern int	ratchet_default_lease;	/* ms */
 extern int	ratchet_failed_keep;	/* s */
+extern int	ratchet_max_claim_wait; /* ms */
 extern int	ratchet_max_crashes;
 extern int	ratchet_max_payload_size;	/* bytes */
 extern int	ratchet_max_result_size;	/* bytes */
+extern int	ratchet_max_waiters;
 extern int	ratchet_priority_boost_interval;	/* ms */
 extern bool ratchet_redact_emails;
 extern void ratchet_guc_define(void);
@@ -235,6 +237,7 @@ typedef enum RatchetQuery
 {
 	RQ_ARCHIVE_MOVE,
 	RQ_ARCHIVE_FIND,
+	RQ_AWAIT_FIND,
 	RQ_FINISHED_FIND,
 	RQ_FINISHED_FORGET,
 	RQ_JOB_SELECT,
@@ -274,6 +277,41 @@ struct LWLock;
 extern void ratchet_shmem_init(void);
 extern bool ratchet_shmem_available(void);
 extern struct LWLock *ratchet_lock(RatchetLock lock);
+
+/* in shared/wakeup.c */
+typedef struct RatchetWanted
+{
+	const Datum *queues;		/* of text */
+	int			nqueues;
+	bool		any_kind;
+	const Datum *kinds;			/* of text */
+	int			nkinds;
+	int			jobs;			/* how many it takes */
+	const pg_uuid_t *job;		/* not NULL: waits for the end of this job, no work */
+} RatchetWanted;
+
+typedef struct RatchetWakeupStat
+{
+	int64		slots;
+	int64		waiting;
+	int64		wakeups;
+	int64		passed_on;
+	int64		overflows;
+} RatchetWakeupStat;
+
+extern Size ratchet_wakeup_size(void);
+extern void ratchet_wakeup_attach(void *area, bool found);
+extern void ratchet_wakeup_init(void);
+extern void ratchet_wakeup_note_row(const RatchetRow *old, const RatchetRow *fresh, TimestampTz now);
+extern void ratchet_wakeup_note_settings(void);
+extern uint32 ratchet_wakeup_settings(void);
+extern void ratchet_wakeup_claimed(int jobs);
+extern void ratchet_wakeup_stat(RatchetWakeupStat *stat);
+extern bool ratchet_waiter_enter(const RatchetWanted *wanted);
+extern bool ratchet_waiter_look(TimestampTz now);
+extern TimestampTz ratchet_waiter_sleep(TimestampTz due_at);
+extern void ratchet_waiter_share(int jobs);
+extern void ratchet_waiter_leave(bool found, bool claimed, TimestampTz due_at);
 
 /* in job/transition.c */
 extern bool ratchet_transition_allowed(RatchetState from, RatchetState to);
@@ -407,11 +445,17 @@ typedef struct RatchetClaimRequest
 	ArrayType  *kinds;			/* NULL: all */
 	Datum	   *kind_values;	/* set by ratchet_claim_check */
 	int			nkinds;
+	int64		wait_us;		/* 0: do not wait */
 } RatchetClaimRequest;
 
 struct ReturnSetInfo;
 extern void ratchet_claim_check(RatchetClaimRequest *request);
-extern void ratchet_claim_jobs(RatchetClaimRequest *request, struct ReturnSetInfo *rsinfo);
+extern int	ratchet_claim_jobs(RatchetClaimRequest *request, struct ReturnSetInfo *rsinfo);
+extern int	ratchet_claim_count(RatchetClaimRequest *request, TimestampTz now, int limit);
+extern TimestampTz ratchet_claim_next_due(RatchetClaimRequest *request, TimestampTz now);
+
+/* in api/wait.c */
+extern void ratchet_claim_or_wait(RatchetClaimRequest *request, struct ReturnSetInfo *rsinfo);
 
 /* in bgw/maintenance.c */
 typedef int64 (*RatchetDuty) (TimestampTz now);

@@ -48,6 +48,8 @@ static const struct
 	{"release", WORK},
 	{"heartbeat", WORK},
 	{"progress", WORK},
+	{"wait", WORK},
+	{"await", ALL},
 	{"cancel", ENQUEUE | OPERATE},
 	{"cancel_many", OPERATE},
 	{"retry", OPERATE},
@@ -62,6 +64,7 @@ static const struct
 	{"resume_queue", OPERATE},
 	{"maintenance_step", OPERATE},
 	{"run_maintenance", OPERATE},
+	{"waiter_stats", OBSERVE},
 	{"has_access", ALL},
 	{"is_terminal", ALL},
 	{"is_successful", ALL},
@@ -79,6 +82,7 @@ static const struct
 	{"ratchet.jobs", OBSERVE},
 	{"ratchet.job_errors", OBSERVE},
 	{"ratchet.queues", OBSERVE},
+	{"ratchet.waiter_stat", OBSERVE},
 	{"ratchet.transition", ALL},
 };
 

@@ -50,6 +50,7 @@ typedef struct Cache
 	MemoryContext context;		/* of what was read; reset at each reading */
 	Oid			relid;
 	bool		valid;
+	uint32		generation;		/* of the settings when it was read */
 } Cache;
 
 static Cache queue_cache;
@@ -172,6 +173,8 @@ ratchet_settings_changed(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				 errmsg("this function can be called only as a trigger")));
 	CacheInvalidateRelcache(((TriggerData *) fcinfo->context)->tg_relation);
+	if (RelationGetRelid(((TriggerData *) fcinfo->context)->tg_relation) == ratchet_catalog()->queue)
+		ratchet_wakeup_note_settings();
 	return PointerGetDatum(NULL);
 }
 
@@ -187,7 +190,7 @@ refresh(Cache *cache, Oid relid, const char *name,
 
 	/* In a long transaction nothing else might: all its locks are held already. */
 	AcceptInvalidationMessages();
-	if (cache->valid && cache->relid == relid)
+	if (cache->valid && cache->relid == relid && cache->generation == ratchet_wakeup_settings())
 		return;
 	if (!registered)
 	{
@@ -206,6 +209,7 @@ refresh(Cache *cache, Oid relid, const char *name,
 		MemoryContextSetIdentifier(cache->context, name);
 		cache->relid = relid;
 		cache->valid = true;
+		cache->generation = ratchet_wakeup_settings();	/* before the table is read */
 		before = MemoryContextSwitchTo(cache->context);
 		PG_TRY();
 		{

@@ -32,6 +32,7 @@ typedef struct Area
 } Area;
 
 static const Area areas[] = {
+	{"ratchet waiters", ratchet_wakeup_size, ratchet_wakeup_attach},
 	{NULL, NULL, NULL}
 };
 
