@@ -13,7 +13,7 @@ PG_CPPFLAGS = -I$(srcdir)/src
 
 # Test lists are explicit and in the order they run; "make lint" fails on a file that is missing here.
 # Both runners create the extension in their database before the first case.
-REGRESS =
+REGRESS = wait
 REGRESS_OPTS = --load-extension=ratchet
 ISOLATION =
 ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation --load-extension=ratchet
