@@ -279,6 +279,8 @@ extern bool ratchet_shmem_available(void);
 extern struct LWLock *ratchet_lock(RatchetLock lock);
 
 /* in shared/wakeup.c */
+#define RATCHET_FINISHED_BITS 2048
+
 typedef struct RatchetWanted
 {
 	const Datum *queues;		/* of text */
@@ -301,9 +303,14 @@ typedef struct RatchetWakeupStat
 
 extern Size ratchet_wakeup_size(void);
 extern void ratchet_wakeup_attach(void *area, bool found);
-extern void ratchet_wakeup_init(void);
-extern void ratchet_wakeup_note_row(const RatchetRow *old, const RatchetRow *fresh, TimestampTz now);
-extern void ratchet_wakeup_note_settings(void);
+extern bool ratchet_wakeup_begin(void);
+extern void ratchet_wakeup_end(void);
+extern void ratchet_wakeup_ready(uint32 queue, uint32 kind, int jobs);
+extern void ratchet_wakeup_later(uint32 queue, uint32 kind, TimestampTz due_at);
+extern void ratchet_wakeup_finished(const uint32 *bits);
+extern void ratchet_wakeup_everybody(void);
+extern void ratchet_wakeup_settings_changed(void);
+extern uint32 ratchet_wakeup_hash(Datum name);
 extern uint32 ratchet_wakeup_settings(void);
 extern void ratchet_wakeup_claimed(int jobs);
 extern void ratchet_wakeup_stat(RatchetWakeupStat *stat);
@@ -312,6 +319,11 @@ extern bool ratchet_waiter_look(TimestampTz now);
 extern TimestampTz ratchet_waiter_sleep(TimestampTz due_at);
 extern void ratchet_waiter_share(int jobs);
 extern void ratchet_waiter_leave(bool found, bool claimed, TimestampTz due_at);
+
+/* in shared/changes.c */
+extern void ratchet_wakeup_init(void);
+extern void ratchet_wakeup_note_row(const RatchetRow *old, const RatchetRow *fresh, TimestampTz now);
+extern void ratchet_wakeup_note_settings(void);
 
 /* in job/transition.c */
 extern bool ratchet_transition_allowed(RatchetState from, RatchetState to);

@@ -5,14 +5,9 @@
  *	  through shared memory and latches.
  *
  * The order that loses no wake-up: a waiter takes a slot, then looks into the
- * tables, then sleeps. A writer notes what it makes ready (in this backend's
- * memory, no allocation), commits, and then looks for waiters: its rows are
- * visible by then. Whoever comes second sees the other. Rolled-back savepoints
- * are not tracked; they cost a needless wake-up, never a missing one. A rollback
- * wakes for one thing only: the ready jobs that the transaction had in its hands
- * are free again, and waiters have looked past them meanwhile. PREPARE wakes
- * nobody; what COMMIT or ROLLBACK PREPARED brings is not known any more, so all
- * waiters of the database look.
+ * tables, then sleeps. A writer notes what it makes ready (changes.c), commits,
+ * and then looks for waiters: its rows are visible by then. Whoever comes second
+ * sees the other.
  *
  * A commit wakes as many waiters as its jobs need, first come first served. Each
  * such event has a ticket number. A woken waiter that goes without a look
@@ -46,24 +41,18 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
-#include "catalog/pg_type.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
-#include "nodes/parsenodes.h"
 #include "port/atomics.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
-#include "tcop/utility.h"
 
 #include "ratchet.h"
 
 #define SLOT_NAMES_MAX	16		/* queues, and kinds, that a slot can hold */
-#define CHANGES_MAX		32		/* (queue, kind) pairs noted per transaction */
-#define FINISHED_BITS	2048	/* finished jobs noted, by hash */
 #define LATCHES_MAX		64		/* latches set after the lock is released */
 #define NOBODY			(-1)
 
@@ -74,6 +63,7 @@ typedef struct Ticket
 	uint32		queue;			/* hashes */
 	uint32		kind;
 	bool		of_class;		/* for a class as a whole: no queue, no kind */
+	uint64		class;			/* that one */
 } Ticket;
 
 /* All fields: lock. */
@@ -113,55 +103,18 @@ typedef struct Waiters
 	Waiter		slot[FLEXIBLE_ARRAY_MEMBER];
 } Waiters;
 
-/* What the present transaction did to the jobs of one kind in one queue. */
-typedef struct Change
-{
-	uint32		queue;
-	uint32		kind;
-	int			ready;			/* made ready, due already */
-	int			later;			/* made ready, due later */
-	TimestampTz due_at;			/* the nearest of those */
-	int			held;			/* were ready; free again if we roll back */
-} Change;
-
 static Waiters *shared = NULL;	/* NULL: not preloaded */
-
-/* Of the present transaction. */
-static struct
-{
-	bool		any;			/* else all below is zero */
-	int			nchanges;
-	bool		everything;		/* too many changes to tell */
-	bool		settings;		/* ratchet.queue was changed */
-	bool		savepoint_lost; /* something noted may be undone again */
-	bool		finished;
-	Change		change[CHANGES_MAX];
-	uint32		finished_bits[FINISHED_BITS / 32];
-}			noted;
 
 /* Of this backend. */
 static int	my_slot = NOBODY;
 static Ticket in_hand;			/* woke us for the look that we are at */
+static bool timer_in_hand;		/* or this did */
 static Ticket debt;				/* wait() has told its client, who has not claimed yet */
 
 static int	latches[LATCHES_MAX];
 static int	nlatches = 0;
 
-static ProcessUtility_hook_type previous_utility_hook = NULL;
-
-static void at_transaction_event(XactEvent event, void *arg);
-static void at_subtransaction_event(SubXactEvent event, SubTransactionId mine,
-									SubTransactionId parent, void *arg);
 static void at_exit(int code, Datum arg);
-static void utility(PlannedStmt *pstmt, const char *query, bool readOnlyTree,
-					ProcessUtilityContext context, ParamListInfo params,
-					QueryEnvironment *environment, DestReceiver *dest, QueryCompletion *completion);
-static void publish(bool committed);
-static Change *change_of(const RatchetRow *row);
-static void wake_for(const Change *change, int jobs);
-static void wake_finished(void);
-static void wake_everybody(void);
-static void set_timers(const Change *change);
 static bool wants(const Waiter *waiter, uint32 queue, uint32 kind);
 static bool has_name(const uint32 *names, int count, uint32 name);
 static void wake(Waiter *waiter, const Ticket *ticket);
@@ -171,7 +124,6 @@ static void lock(void);
 static void unlock(void);
 static void poke(const Waiter *waiter);
 static void describe(Waiter *waiter, const RatchetWanted *wanted);
-static uint32 hash_text(Datum name);
 
 #define MINE (&shared->slot[my_slot])
 #define each_waiter(w) \
@@ -203,56 +155,101 @@ ratchet_wakeup_attach(void *area, bool found)
 	}
 }
 
-/* Once, from _PG_init under shared_preload_libraries; every backend inherits it. */
-void
-ratchet_wakeup_init(void)
+/*
+ * What a transaction that is over calls, between begin and end, which hold the
+ * lock: begin says false, and takes no lock, if nobody waits.
+ */
+bool
+ratchet_wakeup_begin(void)
 {
-	RegisterXactCallback(at_transaction_event, NULL);
-	RegisterSubXactCallback(at_subtransaction_event, NULL);
-	previous_utility_hook = ProcessUtility_hook;
-	ProcessUtility_hook = utility;
+	pg_memory_barrier();
+	if (shared == NULL || pg_atomic_read_u32(&shared->waiting) == 0)
+		return false;
+	lock();
+	return true;
 }
 
-/* A row has been written, or is about to be: remember what it means to waiters. */
 void
-ratchet_wakeup_note_row(const RatchetRow *old, const RatchetRow *fresh, TimestampTz now)
+ratchet_wakeup_end(void)
 {
-	bool		was_ready = old != NULL && !old->isnull[RC_READY_AT];
-	bool		is_ready = !fresh->isnull[RC_READY_AT];
-	Change	   *change;
+	unlock();
+}
 
-	if (shared == NULL)
-		return;
-	if (ratchet_state_finished(ratchet_row_state(fresh)) &&
-		(old == NULL || !ratchet_state_finished(ratchet_row_state(old))))
-	{
-		uint32		bit = hash_bytes(RC_UUID(fresh, RC_ID)->data, UUID_LEN) % FINISHED_BITS;
+/* So many jobs are ready: as many waiters as they need, oldest first. */
+void
+ratchet_wakeup_ready(uint32 queue, uint32 kind, int jobs)
+{
+	Ticket		ticket = {.queue = queue, .kind = kind};
 
-		noted.any = noted.finished = true;
-		noted.finished_bits[bit / 32] |= (uint32) 1 << (bit % 32);
-	}
-	if ((!was_ready && !is_ready) || (change = change_of(fresh)) == NULL)
-		return;
-	if (was_ready)
-		change->held++;
-	if (!is_ready)
-		return;
-	if (RC_TIMESTAMP(fresh, RC_READY_AT) <= now)
-		change->ready++;
-	else
+	ticket.number = ++shared->tickets;
+	each_waiter(w)
 	{
-		change->due_at = change->later == 0 ? RC_TIMESTAMP(fresh, RC_READY_AT) :
-			Min(change->due_at, RC_TIMESTAMP(fresh, RC_READY_AT));
-		change->later++;
+		if (jobs <= 0)
+			break;
+		if (w->woken || !wants(w, queue, kind))
+			continue;
+		wake(w, &ticket);
+		jobs -= w->wanted;
 	}
 }
 
-/* Settings of queues have changed: what was held back may be ready. */
+/* A job is due later: see that each class which wants it has a timer in time. */
 void
-ratchet_wakeup_note_settings(void)
+ratchet_wakeup_later(uint32 queue, uint32 kind, TimestampTz due_at)
 {
-	if (shared != NULL)
-		noted.any = noted.settings = true;
+	each_waiter(w)
+	{
+		bool		covered = false;
+
+		if (!wants(w, queue, kind) || w->timer_at <= due_at)
+			continue;
+		each_waiter(other)
+		{
+			if (other->class == w->class && wants(other, queue, kind) && other->timer_at <= due_at)
+			{
+				covered = true;
+				break;
+			}
+		}
+		if (covered)
+			continue;
+		w->timer_at = due_at;
+		poke(w);
+	}
+}
+
+/* Jobs are finished, by the hashes of their ids: a set of RATCHET_FINISHED_BITS bits. */
+void
+ratchet_wakeup_finished(const uint32 *bits)
+{
+	Ticket		none = {0};
+
+	each_waiter(w)
+	{
+		uint32		bit = w->job % RATCHET_FINISHED_BITS;
+
+		if (w->awaits_job && w->database == MyDatabaseId && !w->woken &&
+			(bits[bit / 32] & ((uint32) 1 << (bit % 32))) != 0)
+			wake(w, &none);
+	}
+}
+
+/* Everybody in this database. None of them has anything to pass on afterwards. */
+void
+ratchet_wakeup_everybody(void)
+{
+	Ticket		none = {0};
+
+	each_waiter(w)
+		if (w->database == MyDatabaseId && !w->woken)
+			wake(w, &none);
+}
+
+/* The settings of queues have changed; before anybody is woken for it. */
+void
+ratchet_wakeup_settings_changed(void)
+{
+	pg_atomic_fetch_add_u32(&shared->settings, 1);
 }
 
 /*
@@ -283,6 +280,7 @@ ratchet_waiter_enter(const RatchetWanted *wanted)
 		registered = true;
 	}
 	lock();
+	timer_in_hand = false;
 	debt.number = in_hand.number = 0;	/* the look that follows sees what it was about */
 	if (shared->free == NOBODY)
 	{
@@ -324,7 +322,7 @@ ratchet_waiter_look(TimestampTz now)
 	in_hand = MINE->ticket;
 	MINE->ticket.number = 0;
 	MINE->seen = shared->tickets;
-	due = MINE->timer_at <= now;
+	due = timer_in_hand = MINE->timer_at <= now;
 	if (due)
 		MINE->timer_at = DT_NOEND;
 	unlock();
@@ -347,6 +345,7 @@ ratchet_waiter_sleep(TimestampTz due_at)
 	lock();
 	pass_on(&in_hand, MINE->class, false);
 	in_hand.number = 0;
+	timer_in_hand = false;
 	each_waiter(w)
 		covered |= w != MINE && w->database == MyDatabaseId && !w->awaits_job &&
 			w->class == MINE->class && w->timer_at <= due_at;
@@ -367,6 +366,7 @@ ratchet_waiter_share(int jobs)
 	if (my_slot == NOBODY || jobs <= 0)
 		return;
 	lock();
+	ticket.class = MINE->class;
 	ticket.number = ++shared->tickets;
 	each_waiter(w)
 	{
@@ -403,15 +403,24 @@ ratchet_waiter_leave(bool found, bool claimed, TimestampTz due_at)
 		shared->last = waiter->previous;
 	else
 		shared->slot[waiter->next].previous = waiter->previous;
-	hand_timer_on(waiter, Min(waiter->timer_at, due_at));
+	hand_timer_on(waiter, !found && timer_in_hand ? DT_NOBEGIN : Min(waiter->timer_at, due_at));
 
 	/* A wake-up that came after the last look began has not been used, even if that found work. */
 	pass_on(&waiter->ticket, waiter->class, true);
 	if (!found)
 		pass_on(&in_hand, waiter->class, true);
 	else if (!claimed)
+	{
 		debt = in_hand;
+		if (timer_in_hand && debt.number == 0)
+		{
+			debt.number = ++shared->tickets;
+			debt.of_class = true;
+			debt.class = waiter->class;
+		}
+	}
 	in_hand.number = 0;
+	timer_in_hand = false;
 	waiter->next = shared->free;
 	shared->free = my_slot;
 	my_slot = NOBODY;
@@ -425,7 +434,7 @@ ratchet_wakeup_claimed(int jobs)
 {
 	if (debt.number == 0)
 		return;
-	if (jobs == 0 && !debt.of_class)
+	if (jobs == 0)
 	{
 		lock();
 		pass_on(&debt, 0, true);
@@ -449,34 +458,6 @@ ratchet_wakeup_stat(RatchetWakeupStat *stat)
 	unlock();
 }
 
-static void
-at_transaction_event(XactEvent event, void *arg)
-{
-	if (!noted.any)
-		return;
-	switch (event)
-	{
-		case XACT_EVENT_COMMIT:
-			publish(true);
-			break;
-		case XACT_EVENT_ABORT:
-			publish(false);
-			break;
-		case XACT_EVENT_PREPARE:
-			break;
-		default:
-			return;
-	}
-	memset(&noted, 0, sizeof(noted));
-}
-
-static void
-at_subtransaction_event(SubXactEvent event, SubTransactionId mine, SubTransactionId parent, void *arg)
-{
-	if (event == SUBXACT_EVENT_ABORT_SUB && noted.any)
-		noted.savepoint_lost = true;
-}
-
 /* The session ends, perhaps in the middle of a wait: nothing that it owes is lost. */
 static void
 at_exit(int code, Datum arg)
@@ -488,153 +469,6 @@ at_exit(int code, Datum arg)
 		pass_on(&debt, 0, true);
 		unlock();
 		debt.number = 0;
-	}
-}
-
-static void
-utility(PlannedStmt *pstmt, const char *query, bool readOnlyTree, ProcessUtilityContext context,
-		ParamListInfo params, QueryEnvironment *environment, DestReceiver *dest,
-		QueryCompletion *completion)
-{
-	/* The statement may be gone when it has run. */
-	bool		ends_prepared = IsA(pstmt->utilityStmt, TransactionStmt) &&
-		(((TransactionStmt *) pstmt->utilityStmt)->kind == TRANS_STMT_COMMIT_PREPARED ||
-		 ((TransactionStmt *) pstmt->utilityStmt)->kind == TRANS_STMT_ROLLBACK_PREPARED);
-
-	if (previous_utility_hook != NULL)
-		previous_utility_hook(pstmt, query, readOnlyTree, context, params, environment, dest, completion);
-	else
-		standard_ProcessUtility(pstmt, query, readOnlyTree, context, params, environment, dest, completion);
-
-	if (ends_prepared && shared != NULL)
-	{
-		/* It may have changed settings, too. */
-		pg_atomic_fetch_add_u32(&shared->settings, 1);
-		lock();
-		wake_everybody();
-		unlock();
-	}
-}
-
-/* The transaction is over and its rows are visible, or gone. */
-static void
-publish(bool committed)
-{
-	TimestampTz now = ratchet_now();
-
-	if (committed && noted.settings)
-		pg_atomic_fetch_add_u32(&shared->settings, 1);
-	pg_memory_barrier();
-	if (pg_atomic_read_u32(&shared->waiting) == 0)
-		return;
-	lock();
-	if (noted.everything || (committed && noted.settings))
-		wake_everybody();
-	for (int i = 0; i < noted.nchanges; i++)
-	{
-		Change	   *change = &noted.change[i];
-		int			jobs = 0;
-
-		if (committed)
-			jobs = change->ready + (change->later > 0 && change->due_at <= now ? change->later : 0);
-		if (!committed || noted.savepoint_lost)
-			jobs += change->held;
-		if (jobs > 0)
-			wake_for(change, jobs);
-		if (committed && change->later > 0 && change->due_at > now)
-			set_timers(change);
-	}
-	if (committed && noted.finished)
-		wake_finished();
-	unlock();
-}
-
-static Change *
-change_of(const RatchetRow *row)
-{
-	uint32		queue = hash_text(row->value[RC_QUEUE]);
-	uint32		kind = hash_text(row->value[RC_KIND]);
-
-	noted.any = true;
-	for (int i = 0; i < noted.nchanges; i++)
-		if (noted.change[i].queue == queue && noted.change[i].kind == kind)
-			return &noted.change[i];
-	if (noted.nchanges == CHANGES_MAX)
-	{
-		noted.everything = true;
-		return NULL;
-	}
-	noted.change[noted.nchanges].queue = queue;
-	noted.change[noted.nchanges].kind = kind;
-	return &noted.change[noted.nchanges++];
-}
-
-static void
-wake_for(const Change *change, int jobs)
-{
-	Ticket		ticket = {.queue = change->queue, .kind = change->kind};
-
-	ticket.number = ++shared->tickets;
-	each_waiter(w)
-	{
-		if (jobs <= 0)
-			break;
-		if (w->woken || !wants(w, change->queue, change->kind))
-			continue;
-		wake(w, &ticket);
-		jobs -= w->wanted;
-	}
-}
-
-static void
-wake_finished(void)
-{
-	Ticket		none = {0};
-
-	each_waiter(w)
-	{
-		uint32		bit = w->job % FINISHED_BITS;
-
-		if (w->awaits_job && w->database == MyDatabaseId && !w->woken &&
-			(noted.finished_bits[bit / 32] & ((uint32) 1 << (bit % 32))) != 0)
-			wake(w, &none);
-	}
-}
-
-/* Of this database. None of them has anything to pass on afterwards. */
-static void
-wake_everybody(void)
-{
-	Ticket		none = {0};
-
-	each_waiter(w)
-		if (w->database == MyDatabaseId && !w->woken)
-			wake(w, &none);
-}
-
-/* Such jobs are due later: see that each class which wants them has a timer in time. */
-static void
-set_timers(const Change *change)
-{
-	each_waiter(w)
-	{
-		bool		covered = false;
-
-		if (!wants(w, change->queue, change->kind) || w->timer_at <= change->due_at)
-			continue;
-		each_waiter(other)
-		{
-			if (other->class == w->class && wants(other, change->queue, change->kind) &&
-				other->timer_at <= change->due_at)
-			{
-				covered = true;
-				break;
-			}
-		}
-		if (covered)
-			continue;
-		w->timer_at = change->due_at;
-		poke(w);
 	}
 }
 
@@ -681,7 +515,7 @@ pass_on(const Ticket *ticket, uint64 class, bool same_class)
 		if (w->woken || w->seen >= ticket->number ||
 			(!same_class && w->class == class))
 			continue;
-		if (ticket->of_class ? w->database != MyDatabaseId || w->awaits_job || w->class != class :
+		if (ticket->of_class ? w->database != MyDatabaseId || w->awaits_job || w->class != ticket->class :
 			!wants(w, ticket->queue, ticket->kind))
 			continue;
 		wake(w, ticket);
@@ -757,7 +591,7 @@ describe(Waiter *waiter, const RatchetWanted *wanted)
 	waiter->nqueues = wanted->nqueues;
 	for (int i = 0; i < wanted->nqueues; i++)
 	{
-		uint32		hash = hash_text(wanted->queues[i]);
+		uint32		hash = ratchet_wakeup_hash(wanted->queues[i]);
 
 		if (i < SLOT_NAMES_MAX)
 			waiter->queues[i] = hash;
@@ -768,7 +602,7 @@ describe(Waiter *waiter, const RatchetWanted *wanted)
 	waiter->class = hash_combine64(waiter->class, waiter->nkinds);
 	for (int i = 0; !wanted->any_kind && i < wanted->nkinds; i++)
 	{
-		uint32		hash = hash_text(wanted->kinds[i]);
+		uint32		hash = ratchet_wakeup_hash(wanted->kinds[i]);
 
 		if (i < SLOT_NAMES_MAX)
 			waiter->kinds[i] = hash;
@@ -776,8 +610,9 @@ describe(Waiter *waiter, const RatchetWanted *wanted)
 	}
 }
 
-static uint32
-hash_text(Datum name)
+/* Of a queue or a kind. */
+uint32
+ratchet_wakeup_hash(Datum name)
 {
 	const text *value = DatumGetTextPP(name);
 

@@ -231,30 +231,31 @@ for (@ways)
 
 # Jobs due later: on time, whether they come before the wait or during it; the timer of a waiter that leaves is handed on.
 sub late_ms { return "SELECT (extract(epoch FROM clock_timestamp() - max(scheduled_at)) * 1000)::int FROM ratchet.job WHERE queue = '$_[0]'"; }
+sub wait_and_claim_due { return [ "CALL ratchet.wait('{due}', '60 s')", late_ms('due'), "SELECT kind FROM ratchet.claim('due', 'w')" ]; }
 sub on_time
 {
     my ($client, $name) = @_;
     my $said = said($client);
-    like($said, qr/^t\n\d+$/, "$name: a due job wakes a waiter");
+    like($said, qr/^t\n\d+\nk$/, "$name: a due job wakes a waiter");
     my ($late) = $said =~ /\n(\d+)/;
     cmp_ok($late // 9999, '<', 500, "$name: on time");
     return;
 }
 {
     sql("SELECT ratchet.enqueue('k', queue => 'due', run_at => clock_timestamp() + interval '1 s')");
-    my $first = start_client([ "CALL ratchet.wait('{due}', '60 s')", late_ms('due') ]);
+    my $first = start_client(wait_and_claim_due());
     on_time($first, 'before');
     empty('due');
 
-    $first = start_waiter([ "CALL ratchet.wait('{due}', '60 s')", late_ms('due') ]);
-    my $second = start_waiter([ "CALL ratchet.wait('{due}', '60 s')", late_ms('due') ]);
+    $first = start_waiter(wait_and_claim_due());
+    my $second = start_waiter(wait_and_claim_due());
     my $before = wakeups();
     sql("SELECT ratchet.enqueue('k', queue => 'due', run_at => clock_timestamp() + interval '1 s')");
     on_time($first, 'during');
     empty('due');
     ok(still_waits($second), 'during: the other one waits on');
 
-    $first = start_waiter([ "CALL ratchet.wait('{due}', '60 s')", late_ms('due') ]);
+    $first = start_waiter(wait_and_claim_due());
     sql("SELECT ratchet.enqueue('k', queue => 'due', run_at => clock_timestamp() + interval '1500 ms')");
     stop_client($second);
     on_time($first, 'handed on');
@@ -268,7 +269,7 @@ sub on_time
     empty('due');
 
     # An earlier one moves the timer forward.
-    $first = start_waiter([ "CALL ratchet.wait('{due}', '60 s')", late_ms('due') ]);
+    $first = start_waiter(wait_and_claim_due());
     sql("SELECT ratchet.enqueue('k', queue => 'due', run_at => clock_timestamp() + interval '1 hour')");
     sql("SELECT ratchet.enqueue('j', queue => 'due', run_at => clock_timestamp() + interval '1 s')");
     is(said($first) =~ s/\n.*//sr, 't', 'an earlier job moves the timer forward');
