@@ -39,6 +39,18 @@ DO $$ DECLARE ready boolean; BEGIN CALL ratchet.wait('{wait_a}', '10 ms', NULL, 
 BEGIN;
 DO $$ DECLARE ready boolean; BEGIN CALL ratchet.wait('{wait_a}', '10 ms', NULL, ready); RAISE NOTICE 'ready: %', ready; END $$;
 ROLLBACK;
+-- but not under an exception handler, which is a subtransaction
+DO $$ DECLARE ready boolean; BEGIN CALL ratchet.wait('{wait_a}', '10 ms', NULL, ready); EXCEPTION WHEN division_by_zero THEN NULL; END $$;
+\echo :LAST_ERROR_SQLSTATE
+-- whatever the defaults of the session are, but for read-only ones
+SET default_transaction_isolation = 'serializable';
+CALL ratchet.wait('{wait_a}', '10 ms');
+RESET default_transaction_isolation;
+SET default_transaction_read_only = on;
+CALL ratchet.wait('{wait_a}', '10 ms');
+\echo :LAST_ERROR_SQLSTATE
+CALL ratchet.await('01900000-0000-7000-8000-000000000000', '1 s');
+RESET default_transaction_read_only;
 
 -- nothing there: the timeout
 CALL ratchet.wait('{wait_a}', '20 ms');

@@ -303,7 +303,8 @@ typedef struct RatchetWakeupStat
 
 extern Size ratchet_wakeup_size(void);
 extern void ratchet_wakeup_attach(void *area, bool found);
-extern bool ratchet_wakeup_begin(void);
+extern bool ratchet_wakeup_wanted(uint32 queue);
+extern bool ratchet_wakeup_begin(bool has_work, bool has_finished_jobs);
 extern void ratchet_wakeup_end(void);
 extern void ratchet_wakeup_ready(uint32 queue, uint32 kind, int jobs);
 extern void ratchet_wakeup_later(uint32 queue, uint32 kind, TimestampTz due_at);

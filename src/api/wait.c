@@ -198,7 +198,7 @@ static void
 require_autocommit(FunctionCallInfo fcinfo, const char *name)
 {
 	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
-		((CallContext *) fcinfo->context)->atomic)
+		((CallContext *) fcinfo->context)->atomic || IsSubTransaction())
 		ereport(ERROR,
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 				 errmsg("ratchet.%s cannot run inside a transaction block or a function", name),

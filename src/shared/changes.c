@@ -164,7 +164,7 @@ utility(PlannedStmt *pstmt, const char *query, bool readOnlyTree, ProcessUtility
 	{
 		/* It may have changed settings, too. */
 		ratchet_wakeup_settings_changed();
-		if (ratchet_wakeup_begin())
+		if (ratchet_wakeup_begin(true, true))
 		{
 			ratchet_wakeup_everybody();
 			ratchet_wakeup_end();
@@ -172,33 +172,50 @@ utility(PlannedStmt *pstmt, const char *query, bool readOnlyTree, ProcessUtility
 	}
 }
 
-/* The transaction is over and its rows are visible, or gone. */
+/*
+ * The transaction is over and its rows are visible, or gone. Most often nobody
+ * has to be told: the commit of a claim brings no work, and few await a job.
+ */
 static void
 publish(bool committed)
 {
 	TimestampTz now = ratchet_now();
+	bool		everybody = noted.everything || (committed && noted.settings);
+	bool		finished = committed && noted.finished;
+	bool		work = everybody;
 
-	if (committed && noted.settings)
-		ratchet_wakeup_settings_changed();
-	if (!ratchet_wakeup_begin())
-		return;
-	if (noted.everything || (committed && noted.settings))
-		ratchet_wakeup_everybody();
 	for (int i = 0; i < noted.nchanges; i++)
 	{
 		Change	   *change = &noted.change[i];
-		int			jobs = 0;
 
-		if (committed)
-			jobs = change->ready + (change->later > 0 && change->due_at <= now ? change->later : 0);
-		if (!committed || noted.savepoint_lost)
-			jobs += change->held;
-		if (jobs > 0)
-			ratchet_wakeup_ready(change->queue, change->kind, jobs);
-		if (committed && change->later > 0 && change->due_at > now)
+		if (!committed)
+			change->ready = change->later = 0;
+		if (committed && !noted.savepoint_lost)
+			change->held = 0;
+		if (change->later > 0 && change->due_at <= now)
+		{
+			change->ready += change->later;
+			change->later = 0;
+		}
+		change->ready += change->held;
+		work |= (change->ready > 0 || change->later > 0) && ratchet_wakeup_wanted(change->queue);
+	}
+	if (committed && noted.settings)
+		ratchet_wakeup_settings_changed();
+	if (!ratchet_wakeup_begin(work, finished || everybody))
+		return;
+	if (everybody)
+		ratchet_wakeup_everybody();
+	for (int i = 0; i < noted.nchanges; i++)
+	{
+		const Change *change = &noted.change[i];
+
+		if (change->ready > 0)
+			ratchet_wakeup_ready(change->queue, change->kind, change->ready);
+		if (change->later > 0)
 			ratchet_wakeup_later(change->queue, change->kind, change->due_at);
 	}
-	if (committed && noted.finished)
+	if (finished)
 		ratchet_wakeup_finished(noted.finished_bits);
 	ratchet_wakeup_end();
 }

@@ -30,9 +30,10 @@
  * slots but the atomics. A slot is changed by its owner and by wakers, and is
  * freed only by its owner, at the latest in before_shmem_exit. Latches are set
  * by proc number after the lock is released: at worst a stranger wakes once.
- * "waiting" is read without the lock, between full barriers: a waiter raises it
- * before it looks, a committer reads it after its rows became visible. Nothing
- * here allocates, waits for anything but the lock, or raises an error.
+ * The counts of waiters are read without the lock, between full barriers: a
+ * waiter raises them before it looks, a committer reads them after its rows
+ * became visible. Nothing here allocates, waits for anything but the lock, or
+ * raises an error.
  *
  * All of it may be lost (crash restart) or missing (not preloaded, no slot
  * free): waiters then poll.
@@ -53,6 +54,7 @@
 #include "ratchet.h"
 
 #define SLOT_NAMES_MAX	16		/* queues, and kinds, that a slot can hold */
+#define BUCKETS			256		/* queues that somebody waits for, by hash */
 #define LATCHES_MAX		64		/* latches set after the lock is released */
 #define NOBODY			(-1)
 
@@ -90,7 +92,11 @@ typedef struct Waiter
 
 typedef struct Waiters
 {
-	pg_atomic_uint32 waiting;	/* used slots; written under lock, read without */
+	/* Counts of waiters, written under lock, read without: */
+	pg_atomic_uint32 for_work;
+	pg_atomic_uint32 for_jobs;	/* await a job */
+	pg_atomic_uint32 for_any;	/* want work, from more queues than a slot holds */
+	pg_atomic_uint32 for_queue[BUCKETS];	/* want work, from a queue in this bucket */
 	pg_atomic_uint32 settings;	/* generation of ratchet.queue; atomic */
 	int			size;			/* set once at startup */
 	int			first;			/* lock, as all below: the waiting, oldest first */
@@ -123,6 +129,8 @@ static void hand_timer_on(const Waiter *from, TimestampTz at);
 static void lock(void);
 static void unlock(void);
 static void poke(const Waiter *waiter);
+static void count(const Waiter *waiter, int change);
+static pg_atomic_uint32 *bucket_of(uint32 queue);
 static void describe(Waiter *waiter, const RatchetWanted *wanted);
 
 #define MINE (&shared->slot[my_slot])
@@ -143,7 +151,11 @@ ratchet_wakeup_attach(void *area, bool found)
 	if (found)
 		return;
 	memset(shared, 0, ratchet_wakeup_size());
-	pg_atomic_init_u32(&shared->waiting, 0);
+	pg_atomic_init_u32(&shared->for_work, 0);
+	pg_atomic_init_u32(&shared->for_jobs, 0);
+	pg_atomic_init_u32(&shared->for_any, 0);
+	for (int i = 0; i < BUCKETS; i++)
+		pg_atomic_init_u32(&shared->for_queue[i], 0);
 	pg_atomic_init_u32(&shared->settings, 0);
 	shared->size = ratchet_max_waiters;
 	shared->first = shared->last = NOBODY;
@@ -155,15 +167,24 @@ ratchet_wakeup_attach(void *area, bool found)
 	}
 }
 
-/*
- * What a transaction that is over calls, between begin and end, which hold the
- * lock: begin says false, and takes no lock, if nobody waits.
- */
+/* Whether somebody may be waiting for work from this queue, of this database. */
 bool
-ratchet_wakeup_begin(void)
+ratchet_wakeup_wanted(uint32 queue)
 {
 	pg_memory_barrier();
-	if (shared == NULL || pg_atomic_read_u32(&shared->waiting) == 0)
+	return pg_atomic_read_u32(bucket_of(queue)) > 0 || pg_atomic_read_u32(&shared->for_any) > 0;
+}
+
+/*
+ * What a transaction that is over calls, between begin and end, which hold the
+ * lock: begin says false, and takes no lock, if nobody waits for what it has.
+ */
+bool
+ratchet_wakeup_begin(bool has_work, bool has_finished_jobs)
+{
+	pg_memory_barrier();
+	if ((!has_work || pg_atomic_read_u32(&shared->for_work) == 0) &&
+		(!has_finished_jobs || pg_atomic_read_u32(&shared->for_jobs) == 0))
 		return false;
 	lock();
 	return true;
@@ -300,7 +321,7 @@ ratchet_waiter_enter(const RatchetWanted *wanted)
 	else
 		shared->slot[shared->last].next = my_slot;
 	shared->last = my_slot;
-	pg_atomic_write_u32(&shared->waiting, pg_atomic_read_u32(&shared->waiting) + 1);
+	count(waiter, 1);
 	unlock();
 	pg_memory_barrier();
 	return true;
@@ -424,7 +445,7 @@ ratchet_waiter_leave(bool found, bool claimed, TimestampTz due_at)
 	waiter->next = shared->free;
 	shared->free = my_slot;
 	my_slot = NOBODY;
-	pg_atomic_write_u32(&shared->waiting, pg_atomic_read_u32(&shared->waiting) - 1);
+	count(waiter, -1);
 	unlock();
 }
 
@@ -451,7 +472,7 @@ ratchet_wakeup_stat(RatchetWakeupStat *stat)
 		return;
 	lock();
 	stat->slots = shared->size;
-	stat->waiting = pg_atomic_read_u32(&shared->waiting);
+	stat->waiting = pg_atomic_read_u32(&shared->for_work) + pg_atomic_read_u32(&shared->for_jobs);
 	stat->wakeups = shared->wakeups;
 	stat->passed_on = shared->passed_on;
 	stat->overflows = shared->overflows;
@@ -571,6 +592,23 @@ poke(const Waiter *waiter)
 		latches[nlatches++] = waiter->procno;
 	else
 		SetLatch(&GetPGProcByNumber(waiter->procno)->procLatch);
+}
+
+static void
+count(const Waiter *waiter, int change)
+{
+	pg_atomic_fetch_add_u32(waiter->awaits_job ? &shared->for_jobs : &shared->for_work, change);
+	if (waiter->nqueues > SLOT_NAMES_MAX)
+		pg_atomic_fetch_add_u32(&shared->for_any, change);
+	else
+		for (int i = 0; i < waiter->nqueues; i++)
+			pg_atomic_fetch_add_u32(bucket_of(waiter->queues[i]), change);
+}
+
+static pg_atomic_uint32 *
+bucket_of(uint32 queue)
+{
+	return &shared->for_queue[hash_combine(queue, MyDatabaseId) % BUCKETS];
 }
 
 static void
