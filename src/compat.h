@@ -156,25 +156,14 @@ ratchet_owns_relation(Oid relid, Oid roleid)
 #endif
 }
 
-/* 17 moved the proc number out of PGPROC. */
+/* 17 gave each process a number of its own, and each library its wait events. */
 #if PG_VERSION_NUM >= 170000
-#define RATCHET_MY_PROC_NUMBER MyProcNumber
+#define RATCHET_MY_PROC_NUMBER	((uint32) MyProcNumber)
+#define RATCHET_WAIT_EVENT(name) WaitEventExtensionNew(name)
 #else
-#define RATCHET_MY_PROC_NUMBER (MyProc->pgprocno)
+#define RATCHET_MY_PROC_NUMBER	((uint32) MyProc->pgprocno)
+#define RATCHET_WAIT_EVENT(name) PG_WAIT_EXTENSION
 #endif
-
-/* 17 lets an extension name what it waits for; before that all waits are "Extension". */
-static inline uint32
-ratchet_wait_event(uint32 *event, const char *name)
-{
-	if (*event == 0)
-#if PG_VERSION_NUM >= 170000
-		*event = WaitEventExtensionNew(name);
-#else
-		*event = PG_WAIT_EXTENSION;
-#endif
-	return *event;
-}
 
 /* 17 gave interval its infinities. */
 #ifdef INTERVAL_NOT_FINITE

@@ -307,7 +307,8 @@ sleep_at_most(int64 us)
 
 	if (us <= 0)
 		return;
-	(void) ratchet_wait_event(&event, "RatchetWait");
+	if (event == 0)
+		event = RATCHET_WAIT_EVENT("RatchetWait");
 	if (whereToSendOutput != DestRemote || FeBeWaitSet == NULL || !WaitEventSetCanReportClosed())
 	{
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ms, event);
