@@ -13,7 +13,7 @@ PG_CPPFLAGS = -I$(srcdir)/src
 
 # Test lists are explicit and in the order they run; "make lint" fails on a file that is missing here.
 # Both runners create the extension in their database before the first case.
-REGRESS = states guard triggers node access bad_input enqueue claim finish operate queue maintenance
+REGRESS = states guard triggers node access bad_input enqueue claim finish operate queue maintenance wait
 REGRESS_OPTS = --load-extension=ratchet
 ISOLATION = claim-claim claim-batch claim-rollback claim-repeatable-read claim-serializable complete-and-claim \
 	complete-cancel complete-heartbeat complete-many-order complete-recover complete-savepoint complete-timeout \

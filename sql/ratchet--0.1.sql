@@ -492,6 +492,14 @@ CREATE FUNCTION ratchet.claim(
 COMMENT ON FUNCTION ratchet.claim(text[], text, int, interval, text[], interval, text, boolean)
     IS 'hands out up to batch jobs of several queues, left to right';
 
+CREATE PROCEDURE ratchet.wait(queues text[], timeout interval, kinds text[] = NULL, INOUT ready boolean = NULL)
+    LANGUAGE C AS 'MODULE_PATHNAME', 'ratchet_wait';
+COMMENT ON PROCEDURE ratchet.wait IS 'returns when there may be work in one of the queues, or false after the timeout; needs autocommit';
+
+CREATE PROCEDURE ratchet.await(id uuid, timeout interval, INOUT state ratchet.job_state = NULL, INOUT result jsonb = NULL)
+    LANGUAGE C AS 'MODULE_PATHNAME', 'ratchet_await';
+COMMENT ON PROCEDURE ratchet.await IS 'returns when the job is finished, or with its present state after the timeout; state is NULL for an unknown job; needs autocommit';
+
 CREATE FUNCTION ratchet.complete(id uuid, token uuid, result jsonb = NULL, strict boolean = false) RETURNS boolean
     LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ratchet_complete';
 COMMENT ON FUNCTION ratchet.complete IS 'the job succeeded; false (strict: RT005) when the lease is lost';
@@ -675,6 +683,13 @@ SELECT id, queue, kind, payload, state, priority, scheduled_at, created_at, atte
           FROM ratchet.job_archive) AS everywhere
  WHERE ratchet.has_access(queue, 'observe');
 COMMENT ON VIEW ratchet.jobs IS 'live and archived jobs of the queues the caller may observe';
+
+CREATE FUNCTION ratchet.waiter_stats(
+    OUT slots bigint, OUT waiting bigint, OUT wakeups bigint, OUT passed_on bigint, OUT overflows bigint
+) LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ratchet_waiter_stats';
+COMMENT ON FUNCTION ratchet.waiter_stats IS 'figures for ratchet.waiter_stat';
+CREATE VIEW ratchet.waiter_stat AS SELECT slots, waiting, wakeups, passed_on, overflows FROM ratchet.waiter_stats();
+COMMENT ON VIEW ratchet.waiter_stat IS 'sessions of this server that wait for work or for a job: slots in shared memory (0: not preloaded), used ones, wake-ups sent and passed on, waits that found no slot and polled';
 
 CREATE VIEW ratchet.job_errors WITH (security_barrier = true) AS
 SELECT job_id, queue, attempt, at, worker, error, detail

@@ -13,6 +13,7 @@
 
 #include <limits.h>
 
+#include "miscadmin.h"
 #include "utils/guc.h"
 
 #include "ratchet.h"
@@ -21,9 +22,11 @@ int			ratchet_archive_after = 3600;
 int			ratchet_archive_keep = 90 * SECS_PER_DAY;
 int			ratchet_default_lease = 5 * 60 * 1000;
 int			ratchet_failed_keep = 30 * SECS_PER_DAY;
+int			ratchet_max_claim_wait = 5000;
 int			ratchet_max_crashes = 5;
 int			ratchet_max_payload_size = 1024 * 1024;
 int			ratchet_max_result_size = 1024 * 1024;
+int			ratchet_max_waiters = 1000;
 int			ratchet_node_timeout = 60 * 1000;
 int			ratchet_priority_boost_interval = 15 * 60 * 1000;
 bool		ratchet_redact_emails = true;
@@ -51,6 +54,11 @@ ratchet_guc_define(void)
 							NULL,
 							&ratchet_failed_keep, 30 * SECS_PER_DAY, 0, INT_MAX,
 							PGC_SUSET, GUC_UNIT_S, NULL, NULL, NULL);
+	DefineCustomIntVariable("ratchet.max_claim_wait",
+							"Longest time that a claim waits for work.",
+							"A waiting claim holds a snapshot and so holds back vacuum; CALL ratchet.wait does not.",
+							&ratchet_max_claim_wait, 5000, 0, INT_MAX,
+							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("ratchet.max_crashes",
 							"Number of lost workers after which a job fails.",
 							NULL,
@@ -66,6 +74,12 @@ ratchet_guc_define(void)
 							NULL,
 							&ratchet_max_result_size, 1024 * 1024, 1024, 256 * 1024 * 1024,
 							PGC_SUSET, GUC_UNIT_BYTE, NULL, NULL, NULL);
+	if (process_shared_preload_libraries_in_progress)
+		DefineCustomIntVariable("ratchet.max_waiters",
+								"Number of sessions that can wait for work or for a job and be woken.",
+								"Further ones poll.",
+								&ratchet_max_waiters, 1000, 0, 100000,
+								PGC_POSTMASTER, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("ratchet.node_timeout",
 							"Time without a heartbeat after which a node is given up.",
 							NULL,

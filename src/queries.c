@@ -56,6 +56,13 @@ static const struct
 		"SELECT queue, state FROM ratchet.job_archive WHERE id = $1",
 		1, {UUIDOID}
 	},
+	[RQ_AWAIT_FIND] = {
+		"SELECT queue, enqueued_by, state, result FROM ratchet.job WHERE id = $1"
+		" UNION ALL "
+		"SELECT queue, enqueued_by, state, result FROM ratchet.job_archive WHERE id = $1"
+		" LIMIT 1",
+		1, {UUIDOID}
+	},
 	/* A finished job wherever it is. */
 	[RQ_FINISHED_FIND] = {
 		"SELECT " RERUN_COLUMNS " FROM ratchet.job WHERE id = $1 AND ratchet.is_terminal(state)"

@@ -4,11 +4,14 @@
  *	  The module: what happens when the library is loaded.
  *
  * Nothing here depends on being preloaded. Without shared_preload_libraries the
- * library is loaded by the first call of one of its functions.
+ * library is loaded by the first call of one of its functions; with it there is
+ * shared memory and there are workers, but not under pg_upgrade.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
+
+#include "miscadmin.h"
 
 #include "ratchet.h"
 
@@ -21,4 +24,9 @@ _PG_init(void)
 {
 	ratchet_guc_define();
 	ratchet_xact_init();
+	if (process_shared_preload_libraries_in_progress && !IsBinaryUpgrade)
+	{
+		ratchet_shmem_init();
+		ratchet_wakeup_init();
+	}
 }

@@ -210,10 +210,12 @@ extern int	ratchet_archive_after;	/* s */
 extern int	ratchet_archive_keep;	/* s */
 extern int	ratchet_default_lease;	/* ms */
 extern int	ratchet_failed_keep;	/* s */
+extern int	ratchet_max_claim_wait; /* ms */
 extern int	ratchet_max_crashes;
 extern int	ratchet_max_payload_size;	/* bytes */
 extern int	ratchet_max_result_size;	/* bytes */
 extern int	ratchet_node_timeout;	/* ms */
+extern int	ratchet_max_waiters;
 extern int	ratchet_priority_boost_interval;	/* ms */
 extern bool ratchet_redact_emails;
 extern void ratchet_guc_define(void);
@@ -237,6 +239,7 @@ typedef enum RatchetQuery
 {
 	RQ_ARCHIVE_MOVE,
 	RQ_ARCHIVE_FIND,
+	RQ_AWAIT_FIND,
 	RQ_FINISHED_FIND,
 	RQ_FINISHED_FORGET,
 	RQ_JOB_SELECT,
@@ -272,6 +275,67 @@ extern void ratchet_spi_begin(RatchetIdentity *before);
 extern void ratchet_spi_end(const RatchetIdentity *before);
 extern uint64 ratchet_query(RatchetQuery query, const Datum *args, const bool *isnull);
 extern uint64 ratchet_command(const char *sql);
+
+/* in shared/shmem.c */
+typedef enum RatchetLock
+{
+	RATCHET_LOCK_WORKERS,		/* bgw/registry.c */
+	RATCHET_LOCK_WAITERS,		/* shared/wakeup.c */
+	RATCHET_LOCK_COUNT
+} RatchetLock;
+
+struct LWLock;
+extern void ratchet_shmem_init(void);
+extern bool ratchet_shmem_available(void);
+extern struct LWLock *ratchet_lock(RatchetLock lock);
+
+/* in shared/wakeup.c */
+#define RATCHET_FINISHED_BITS 2048
+
+typedef struct RatchetWanted
+{
+	const Datum *queues;		/* of text */
+	int			nqueues;
+	bool		any_kind;
+	const Datum *kinds;			/* of text */
+	int			nkinds;
+	int			jobs;			/* how many it takes */
+	const pg_uuid_t *job;		/* not NULL: waits for the end of this job, no work */
+} RatchetWanted;
+
+typedef struct RatchetWakeupStat
+{
+	int64		slots;
+	int64		waiting;
+	int64		wakeups;
+	int64		passed_on;
+	int64		overflows;
+} RatchetWakeupStat;
+
+extern Size ratchet_wakeup_size(void);
+extern void ratchet_wakeup_attach(void *area, bool found);
+extern bool ratchet_wakeup_wanted(uint32 queue);
+extern bool ratchet_wakeup_begin(bool has_work, bool has_finished_jobs);
+extern void ratchet_wakeup_end(void);
+extern void ratchet_wakeup_ready(uint32 queue, uint32 kind, int jobs);
+extern void ratchet_wakeup_later(uint32 queue, uint32 kind, TimestampTz due_at);
+extern void ratchet_wakeup_finished(const uint32 *bits);
+extern void ratchet_wakeup_everybody(void);
+extern void ratchet_wakeup_settings_changed(void);
+extern uint32 ratchet_wakeup_hash(Datum name);
+extern uint32 ratchet_wakeup_settings(void);
+extern void ratchet_wakeup_claimed(int jobs);
+extern void ratchet_wakeup_stat(RatchetWakeupStat *stat);
+extern bool ratchet_waiter_enter(const RatchetWanted *wanted);
+extern bool ratchet_waiter_look(TimestampTz now);
+extern TimestampTz ratchet_waiter_sleep(TimestampTz due_at);
+extern void ratchet_waiter_share(int jobs);
+extern void ratchet_waiter_leave(bool found, bool claimed, TimestampTz due_at);
+
+/* in shared/changes.c */
+extern void ratchet_wakeup_init(void);
+extern void ratchet_wakeup_note_row(const RatchetRow *old, const RatchetRow *fresh, TimestampTz now);
+extern void ratchet_wakeup_note_settings(void);
 
 /* in job/transition.c */
 extern bool ratchet_transition_allowed(RatchetState from, RatchetState to);
@@ -409,11 +473,17 @@ typedef struct RatchetClaimRequest
 	ArrayType  *kinds;			/* NULL: all */
 	Datum	   *kind_values;	/* set by ratchet_claim_check */
 	int			nkinds;
+	int64		wait_us;		/* 0: do not wait */
 } RatchetClaimRequest;
 
 struct ReturnSetInfo;
 extern void ratchet_claim_check(RatchetClaimRequest *request);
-extern void ratchet_claim_jobs(RatchetClaimRequest *request, struct ReturnSetInfo *rsinfo);
+extern int	ratchet_claim_jobs(RatchetClaimRequest *request, struct ReturnSetInfo *rsinfo);
+extern int	ratchet_claim_count(RatchetClaimRequest *request, TimestampTz now, int limit);
+extern TimestampTz ratchet_claim_next_due(RatchetClaimRequest *request, TimestampTz now);
+
+/* in api/wait.c */
+extern void ratchet_claim_or_wait(RatchetClaimRequest *request, struct ReturnSetInfo *rsinfo);
 
 /* in flow/lock.c */
 extern int64 ratchet_duty_locks(TimestampTz now);

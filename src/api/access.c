@@ -52,6 +52,8 @@ static const struct
 	{"try_lock", WORK},
 	{"renew_lock", WORK},
 	{"unlock", WORK},
+	{"wait", WORK},
+	{"await", ALL},
 	{"cancel", ENQUEUE | OPERATE},
 	{"cancel_many", OPERATE},
 	{"retry", OPERATE},
@@ -68,6 +70,7 @@ static const struct
 	{"undrain", OPERATE},
 	{"maintenance_step", OPERATE},
 	{"run_maintenance", OPERATE},
+	{"waiter_stats", OBSERVE},
 	{"has_access", ALL},
 	{"is_terminal", ALL},
 	{"is_successful", ALL},
@@ -86,6 +89,7 @@ static const struct
 	{"ratchet.job_errors", OBSERVE},
 	{"ratchet.queues", OBSERVE},
 	{"ratchet.node", OBSERVE},
+	{"ratchet.waiter_stat", OBSERVE},
 	{"ratchet.transition", ALL},
 };
 

@@ -33,6 +33,9 @@
 /* A claim turns at most this many overdue jobs into expired ones itself. */
 #define EXPIRE_AT_MOST 100
 
+/* Jobs of other kinds that a search for the next due time passes in a lane. */
+#define LOOK_AHEAD_AT_MOST 100
+
 /* Columns of the index job_ready. */
 #define READY_QUEUE		1
 #define READY_PRIORITY	2
@@ -55,6 +58,7 @@ typedef struct Claim
 	int64		boost_us;		/* ratchet.priority_boost_interval */
 	pg_uuid_t	token;			/* one per call */
 	int			left;			/* jobs still wanted */
+	bool		later;			/* look at the jobs that are not due yet, instead */
 	int			expirable;		/* overdue jobs it may still turn */
 } Claim;
 
@@ -69,6 +73,7 @@ static bool advance(Claim *claim, Lane *lane);
 static Lane *best_lane(List *lanes);
 static int	compare_heads(const Lane *a, const Lane *b);
 static int64 effective_priority(const Claim *claim, int priority, TimestampTz scheduled_at);
+static bool is_overdue(const Claim *claim, const RatchetRow *row);
 static bool wants_kind(const Claim *claim, const text *kind);
 static void take(Claim *claim, Lane *lane, const RatchetQueue *queue);
 static void expire(Claim *claim, Lane *lane);
@@ -86,7 +91,7 @@ ratchet_claim(PG_FUNCTION_ARGS)
 	request.nqueues = 1;
 	read_request(fcinfo, &request);
 	InitMaterializedSRF(fcinfo, 0);
-	ratchet_claim_jobs(&request, (ReturnSetInfo *) fcinfo->resultinfo);
+	ratchet_claim_or_wait(&request, (ReturnSetInfo *) fcinfo->resultinfo);
 	return (Datum) 0;
 }
 
@@ -109,7 +114,7 @@ ratchet_claim_queues(PG_FUNCTION_ARGS)
 	}
 	read_request(fcinfo, &request);
 	InitMaterializedSRF(fcinfo, 0);
-	ratchet_claim_jobs(&request, (ReturnSetInfo *) fcinfo->resultinfo);
+	ratchet_claim_or_wait(&request, (ReturnSetInfo *) fcinfo->resultinfo);
 	return (Datum) 0;
 }
 
@@ -120,7 +125,8 @@ read_request(FunctionCallInfo fcinfo, RatchetClaimRequest *request)
 	request->batch = PG_ARGISNULL(2) ? 1 : PG_GETARG_INT32(2);
 	request->lease = PG_ARGISNULL(3) ? NULL : PG_GETARG_INTERVAL_P(3);
 	request->kinds = PG_ARGISNULL(4) ? NULL : PG_GETARG_ARRAYTYPE_P(4);
-	ratchet_not_available(!PG_ARGISNULL(5), "wait");
+	request->wait_us = PG_ARGISNULL(5) ? 0 :
+		ratchet_check_interval(PG_GETARG_INTERVAL_P(5), "wait", false);
 	request->node = ratchet_arg_name(fcinfo, 6, "node", RATCHET_NAME_MAX, false);
 	ratchet_not_available(!PG_ARGISNULL(7) && PG_GETARG_BOOL(7), "session");
 	ratchet_claim_check(request);
@@ -150,14 +156,17 @@ ratchet_claim_check(RatchetClaimRequest *request)
 		ratchet_access_require(RATCHET_WORK, DatumGetTextPP(request->queues[i]));
 }
 
-/* Claim up to request->batch jobs into the result set, queues left to right. */
-void
+/*
+ * Claim up to request->batch jobs into the result set, queues left to right.
+ * Returns their number.
+ */
+int
 ratchet_claim_jobs(RatchetClaimRequest *request, ReturnSetInfo *rsinfo)
 {
 	Claim		claim = {0};
 
 	if (ratchet_node_draining(request->node != NULL ? request->node : request->worker))
-		return;
+		return 0;
 	claim.request = request;
 	claim.rsinfo = rsinfo;
 	claim.now = ratchet_now();
@@ -169,6 +178,84 @@ ratchet_claim_jobs(RatchetClaimRequest *request, ReturnSetInfo *rsinfo)
 	for (int i = 0; i < request->nqueues && claim.left > 0; i++)
 		claim_from_queue(&claim, DatumGetTextPP(request->queues[i]));
 	ratchet_store_close(claim.store);
+	ratchet_wakeup_claimed(request->batch - claim.left);
+	return request->batch - claim.left;
+}
+
+/*
+ * How many jobs there are to claim, counted up to the limit. Nobody is to rely on
+ * the number but for deciding how many to wake.
+ */
+int
+ratchet_claim_count(RatchetClaimRequest *request, TimestampTz now, int limit)
+{
+	Claim		claim = {.request = request, .now = now};
+	int			count = 0;
+
+	claim.store = ratchet_job_open();
+	for (int i = 0; i < request->nqueues && count < limit; i++)
+	{
+		text	   *queue = DatumGetTextPP(request->queues[i]);
+		List	   *lanes;
+		ListCell   *lc;
+
+		if (ratchet_queue_settings(queue).paused)
+			continue;
+		lanes = open_lanes(&claim, queue);
+		foreach(lc, lanes)
+		{
+			Lane	   *lane = lfirst(lc);
+			bool		more = true;
+
+			for (; more && count < limit; more = advance(&claim, lane))
+				count += !is_overdue(&claim, &lane->head) && wants_kind(&claim, RC_TEXT(&lane->head, RC_KIND));
+			if (more)
+				ratchet_scan_end(lane->scan);
+		}
+	}
+	ratchet_store_close(claim.store);
+	return count;
+}
+
+/*
+ * When the next job that is not due yet will be: DT_NOEND for never. It may name
+ * an earlier time, if jobs of other kinds are in the way.
+ */
+TimestampTz
+ratchet_claim_next_due(RatchetClaimRequest *request, TimestampTz now)
+{
+	Claim		claim = {.request = request, .now = now, .later = true};
+	TimestampTz next = DT_NOEND;
+
+	claim.store = ratchet_job_open();
+	for (int i = 0; i < request->nqueues; i++)
+	{
+		text	   *queue = DatumGetTextPP(request->queues[i]);
+		List	   *lanes;
+		ListCell   *lc;
+
+		if (ratchet_queue_settings(queue).paused)
+			continue;
+		lanes = open_lanes(&claim, queue);
+		foreach(lc, lanes)
+		{
+			Lane	   *lane = lfirst(lc);
+			bool		more = true;
+
+			for (int looked = 0; more && looked < LOOK_AHEAD_AT_MOST; looked++)
+			{
+				if (wants_kind(&claim, RC_TEXT(&lane->head, RC_KIND)))
+					break;
+				more = advance(&claim, lane);
+			}
+			if (!more)
+				continue;
+			next = Min(next, RC_TIMESTAMP(&lane->head, RC_READY_AT));
+			ratchet_scan_end(lane->scan);
+		}
+	}
+	ratchet_store_close(claim.store);
+	return next;
 }
 
 static void
@@ -186,7 +273,7 @@ claim_from_queue(Claim *claim, text *queue)
 	{
 		RatchetRow *head = &lane->head;
 
-		if (!head->isnull[RC_EXPIRES_AT] && RC_TIMESTAMP(head, RC_EXPIRES_AT) <= claim->now)
+		if (is_overdue(claim, head))
 			expire(claim, lane);
 		else if (wants_kind(claim, RC_TEXT(head, RC_KIND)))
 			take(claim, lane, &settings);
@@ -242,8 +329,8 @@ open_lane(Claim *claim, text *queue, int priority)
 	ScanKeyEntryInitialize(&keys[0], 0, READY_QUEUE, BTEqualStrategyNumber, InvalidOid,
 						   C_COLLATION_OID, F_TEXTEQ, PointerGetDatum(queue));
 	ScanKeyInit(&keys[1], READY_PRIORITY, BTEqualStrategyNumber, F_INT4EQ, Int32GetDatum(priority));
-	ScanKeyInit(&keys[2], READY_AT, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE,
-				TimestampTzGetDatum(claim->now));
+	ScanKeyInit(&keys[2], READY_AT, claim->later ? BTGreaterStrategyNumber : BTLessEqualStrategyNumber,
+				claim->later ? F_TIMESTAMPTZ_GT : F_TIMESTAMPTZ_LE, TimestampTzGetDatum(claim->now));
 	lane->priority = priority;
 	lane->scan = ratchet_scan_begin(claim->store, ratchet_catalog()->job_ready, 3, false);
 	ratchet_scan_restart(lane->scan, keys);
@@ -300,6 +387,12 @@ effective_priority(const Claim *claim, int priority, TimestampTz scheduled_at)
 	if (claim->boost_us == 0)
 		return priority;
 	return priority + (claim->now - scheduled_at) / claim->boost_us;
+}
+
+static bool
+is_overdue(const Claim *claim, const RatchetRow *row)
+{
+	return !row->isnull[RC_EXPIRES_AT] && RC_TIMESTAMP(row, RC_EXPIRES_AT) <= claim->now;
 }
 
 static bool

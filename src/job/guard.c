@@ -131,6 +131,7 @@ Datum
 ratchet_guard(PG_FUNCTION_ARGS)
 {
 	TriggerData *trigger = (TriggerData *) fcinfo->context;
+	TimestampTz now = ratchet_now();
 	TupleDesc	desc;
 	RatchetRow	old,
 				fresh;
@@ -151,7 +152,8 @@ ratchet_guard(PG_FUNCTION_ARGS)
 	row_from_tuple(&old, trigger->tg_trigtuple, desc);
 	if (TRIGGER_FIRED_BY_INSERT(trigger->tg_event))
 	{
-		ratchet_guard_insert(&old, ratchet_now());
+		ratchet_guard_insert(&old, now);
+		ratchet_wakeup_note_row(NULL, &old, now);
 		return PointerGetDatum(tuple_from_row(&old, trigger->tg_trigtuple, desc));
 	}
 	if (TRIGGER_FIRED_BY_DELETE(trigger->tg_event))
@@ -160,7 +162,8 @@ ratchet_guard(PG_FUNCTION_ARGS)
 		return PointerGetDatum(trigger->tg_trigtuple);
 	}
 	row_from_tuple(&fresh, trigger->tg_newtuple, desc);
-	ratchet_guard_update(&old, &fresh, ratchet_now());
+	ratchet_guard_update(&old, &fresh, now);
+	ratchet_wakeup_note_row(&old, &fresh, now);
 	return PointerGetDatum(tuple_from_row(&fresh, trigger->tg_newtuple, desc));
 }
 

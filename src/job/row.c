@@ -194,7 +194,10 @@ ratchet_job_update(RatchetStore *store, TupleTableSlot *found, const RatchetRow 
 	fill_slot(store->fresh, found, fresh);
 	result = ratchet_store_update(store, found, wait);
 	if (result == TM_Ok && !store->through_executor)
+	{
+		ratchet_wakeup_note_row(old, fresh, now);
 		ratchet_guard_after(old, fresh);
+	}
 	return result;
 }
 
@@ -206,7 +209,10 @@ ratchet_job_insert(RatchetStore *store, RatchetRow *row, TimestampTz now)
 	fill_slot(store->fresh, NULL, row);
 	ratchet_store_insert(store);
 	if (!store->through_executor)
+	{
+		ratchet_wakeup_note_row(NULL, row, now);
 		ratchet_guard_after(NULL, row);
+	}
 }
 
 /* Columns that C does not know come from the base version, or are NULL. */

@@ -51,6 +51,7 @@ typedef struct Cache
 	MemoryContext context;		/* of what was read; reset at each reading */
 	Oid			relid;
 	bool		valid;
+	uint32		generation;		/* of the settings when it was read */
 } Cache;
 
 static Cache queue_cache;
@@ -189,11 +190,17 @@ ratchet_node_draining(text *node)
 Datum
 ratchet_settings_changed(PG_FUNCTION_ARGS)
 {
+	Relation	changed;
+
 	if (!CALLED_AS_TRIGGER(fcinfo))
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				 errmsg("this function can be called only as a trigger")));
-	CacheInvalidateRelcache(((TriggerData *) fcinfo->context)->tg_relation);
+	changed = ((TriggerData *) fcinfo->context)->tg_relation;
+	CacheInvalidateRelcache(changed);
+	/* A queue that is resumed or a node that is undrained has work for waiters. */
+	if (RelationGetRelid(changed) != ratchet_catalog()->access)
+		ratchet_wakeup_note_settings();
 	return PointerGetDatum(NULL);
 }
 
@@ -209,7 +216,7 @@ refresh(Cache *cache, Oid relid, const char *name,
 
 	/* In a long transaction nothing else might: all its locks are held already. */
 	AcceptInvalidationMessages();
-	if (cache->valid && cache->relid == relid)
+	if (cache->valid && cache->relid == relid && cache->generation == ratchet_wakeup_settings())
 		return;
 	if (!registered)
 	{
@@ -228,6 +235,7 @@ refresh(Cache *cache, Oid relid, const char *name,
 		MemoryContextSetIdentifier(cache->context, name);
 		cache->relid = relid;
 		cache->valid = true;
+		cache->generation = ratchet_wakeup_settings();	/* before the table is read */
 		before = MemoryContextSwitchTo(cache->context);
 		PG_TRY();
 		{

@@ -5,7 +5,7 @@ need_packages() {   # need_packages demo|test
     local wanted=("postgresql-$PG_MAJOR" "postgresql-server-dev-$PG_MAJOR" gcc libc6-dev make) missing=() package
     if [[ $1 == test ]]; then
         wanted+=("postgresql-$PG_MAJOR-cron" "postgresql-$PG_MAJOR-pgtap" libtap-parser-sourcehandler-pgtap-perl
-                 libipc-run-perl python3-psycopg cppcheck)
+                 libipc-run-perl python3-psycopg cppcheck pgbouncer)
         if ! have_node; then wanted+=(nodejs node-pg); fi
     fi
     for package in "${wanted[@]}"; do
