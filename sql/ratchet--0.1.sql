@@ -628,6 +628,41 @@ CREATE VIEW ratchet.queues WITH (security_barrier = true) AS
 SELECT * FROM ratchet.queue WHERE ratchet.has_access(queue, 'observe');
 COMMENT ON VIEW ratchet.queues IS 'settings of the configured queues the caller may observe';
 
+-- Figures from shared memory: empty when ratchet is not preloaded. The function
+-- shows the workers of other databases, and their errors, to members of
+-- pg_read_all_stats only.
+CREATE FUNCTION ratchet.worker_figures(
+    OUT process text,
+    OUT database name,
+    OUT pid int,
+    OUT state text,
+    OUT polling text,
+    OUT since timestamptz,
+    OUT last_pass timestamptz,
+    OUT next_pass timestamptz,
+    OUT passes bigint,
+    OUT changed jsonb,
+    OUT failures int,
+    OUT last_error text,
+    OUT last_error_at timestamptz
+) RETURNS SETOF record
+    LANGUAGE C VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ratchet_worker_figures';
+COMMENT ON FUNCTION ratchet.worker_figures IS 'what ratchet.worker_stat shows';
+
+CREATE VIEW ratchet.worker_stat WITH (security_barrier = true) AS
+SELECT process, database, pid, state, polling, since, last_pass, next_pass, passes, changed, failures, last_error, last_error_at
+  FROM ratchet.worker_figures();
+COMMENT ON VIEW ratchet.worker_stat IS 'the launcher and the background workers: what they do, did last and will do next';
+COMMENT ON COLUMN ratchet.worker_stat.process IS 'launcher or worker';
+COMMENT ON COLUMN ratchet.worker_stat.state IS 'launcher: running, stopped, out of workers or out of slots; worker: wanted, starting, probing, idle or working';
+COMMENT ON COLUMN ratchet.worker_stat.polling IS 'how often the worker looks for what no timer told it about: burst, normal or deep idle';
+COMMENT ON COLUMN ratchet.worker_stat.since IS 'when the process started, or began to be wanted';
+COMMENT ON COLUMN ratchet.worker_stat.last_pass IS 'when duties were last performed (launcher: when pg_database was last read)';
+COMMENT ON COLUMN ratchet.worker_stat.next_pass IS 'the latest time of the next pass; for a wanted worker its start';
+COMMENT ON COLUMN ratchet.worker_stat.passes IS 'how often duties were performed (launcher: workers started)';
+COMMENT ON COLUMN ratchet.worker_stat.changed IS 'rows changed by each duty';
+COMMENT ON COLUMN ratchet.worker_stat.failures IS 'starts in a row that ended in an error';
+
 -------------------------------------------------------------------------------
 -- Dump and rights
 -------------------------------------------------------------------------------

@@ -155,6 +155,15 @@ ratchet_owns_relation(Oid relid, Oid roleid)
 #endif
 }
 
+/* 17 gave each process a number of its own, and each library its wait events. */
+#if PG_VERSION_NUM >= 170000
+#define RATCHET_MY_PROC_NUMBER	((uint32) MyProcNumber)
+#define RATCHET_WAIT_EVENT(name) WaitEventExtensionNew(name)
+#else
+#define RATCHET_MY_PROC_NUMBER	((uint32) MyProc->pgprocno)
+#define RATCHET_WAIT_EVENT(name) PG_WAIT_EXTENSION
+#endif
+
 /* 17 gave interval its infinities. */
 #ifdef INTERVAL_NOT_FINITE
 #define RATCHET_INTERVAL_NOT_FINITE(i) INTERVAL_NOT_FINITE(i)

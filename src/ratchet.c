@@ -13,7 +13,7 @@
 
 #include "miscadmin.h"
 
-#include "ratchet.h"
+#include "bgw/bgw.h"
 
 RATCHET_MODULE_MAGIC;
 
@@ -25,5 +25,9 @@ _PG_init(void)
 	ratchet_guc_define();
 	ratchet_xact_init();
 	if (process_shared_preload_libraries_in_progress && !IsBinaryUpgrade)
+	{
 		ratchet_shmem_init();
+		ratchet_notice_init();
+		ratchet_launcher_register();
+	}
 }

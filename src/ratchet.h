@@ -207,9 +207,11 @@ typedef struct RatchetJobSpec
 /* in guc.c */
 extern int	ratchet_archive_after;	/* s */
 extern int	ratchet_archive_keep;	/* s */
+extern char *ratchet_databases;
 extern int	ratchet_default_lease;	/* ms */
 extern int	ratchet_failed_keep;	/* s */
 extern int	ratchet_max_crashes;
+extern int	ratchet_max_databases;
 extern int	ratchet_max_payload_size;	/* bytes */
 extern int	ratchet_max_result_size;	/* bytes */
 extern int	ratchet_priority_boost_interval;	/* ms */
@@ -414,29 +416,43 @@ extern void ratchet_claim_check(RatchetClaimRequest *request);
 extern void ratchet_claim_jobs(RatchetClaimRequest *request, struct ReturnSetInfo *rsinfo);
 
 /* in bgw/maintenance.c */
-typedef int64 (*RatchetDuty) (TimestampTz now);
+/*
+ * A duty does what is due now, a bounded amount of it, and answers how many rows
+ * it changed. It lowers *next to the nearest time at which it has more to do.
+ */
+typedef int64 (*RatchetDuty) (TimestampTz now, TimestampTz *next);
 
 /* One transaction's worth of a duty; a duty that did this many is called again. */
 #define RATCHET_DUTY_BATCH 1000
 
+/* When a duty looks again at a row that another transaction holds. */
+#define RATCHET_HELD_ROW_US (5 * USECS_PER_SEC)
+
+
+extern void ratchet_due(TimestampTz *next, TimestampTz at);
+
+/* in bgw/notice.c: what a commit has to tell the workers */
+extern void ratchet_notice_row(const RatchetRow *row, TimestampTz now);
+extern void ratchet_notice_settings(void);
+
 /* in bgw/archive.c */
 extern bool ratchet_archive_wants_at_once(const RatchetRow *row);
 extern int64 ratchet_archive_move(const pg_uuid_t *ids, int count, TimestampTz now);
-extern int64 ratchet_duty_archive(TimestampTz now);
+extern int64 ratchet_duty_archive(TimestampTz now, TimestampTz *next);
 
 /* in bgw/expire.c */
-extern int64 ratchet_duty_expire(TimestampTz now);
+extern int64 ratchet_duty_expire(TimestampTz now, TimestampTz *next);
 
 /* in bgw/partition.c */
-extern int64 ratchet_duty_partitions(TimestampTz now);
-extern int64 ratchet_duty_purge(TimestampTz now);
+extern int64 ratchet_duty_partitions(TimestampTz now, TimestampTz *next);
+extern int64 ratchet_duty_purge(TimestampTz now, TimestampTz *next);
 
 /* in bgw/recover.c */
-extern int64 ratchet_duty_recover(TimestampTz now);
-extern int64 ratchet_duty_timeout(TimestampTz now);
+extern int64 ratchet_duty_recover(TimestampTz now, TimestampTz *next);
+extern int64 ratchet_duty_timeout(TimestampTz now, TimestampTz *next);
 
 /* in bgw/upkeep.c */
-extern int64 ratchet_duty_guard(TimestampTz now);
-extern int64 ratchet_duty_keys(TimestampTz now);
+extern int64 ratchet_duty_guard(TimestampTz now, TimestampTz *next);
+extern int64 ratchet_duty_keys(TimestampTz now, TimestampTz *next);
 
 #endif							/* RATCHET_H */

@@ -62,6 +62,7 @@ static const struct
 	{"resume_queue", OPERATE},
 	{"maintenance_step", OPERATE},
 	{"run_maintenance", OPERATE},
+	{"worker_figures", OBSERVE},
 	{"has_access", ALL},
 	{"is_terminal", ALL},
 	{"is_successful", ALL},
@@ -79,6 +80,7 @@ static const struct
 	{"ratchet.jobs", OBSERVE},
 	{"ratchet.job_errors", OBSERVE},
 	{"ratchet.queues", OBSERVE},
+	{"ratchet.worker_stat", OBSERVE},
 	{"ratchet.transition", ALL},
 };
 

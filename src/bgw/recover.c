@@ -19,28 +19,31 @@
 
 #include "ratchet.h"
 
-/* Decides about a running row, and changes it; the error, or NULL to leave it. */
-typedef text *(*Judge) (RatchetRow *row, TimestampTz now);
+/*
+ * Decides about a running row, and changes it. Answers the error; or NULL to
+ * leave the row, with *next lowered to the time at which it will be due.
+ */
+typedef text *(*Judge) (RatchetRow *row, TimestampTz now, TimestampTz *next);
 
-static int64 end_runs(TimestampTz now, Judge judge);
-static text *judge_lease(RatchetRow *row, TimestampTz now);
-static text *judge_timeout(RatchetRow *row, TimestampTz now);
+static int64 end_runs(TimestampTz now, TimestampTz *next, Judge judge);
+static text *judge_lease(RatchetRow *row, TimestampTz now, TimestampTz *next);
+static text *judge_timeout(RatchetRow *row, TimestampTz now, TimestampTz *next);
 static bool lease_ended(const RatchetRow *row, TimestampTz now);
 
 int64
-ratchet_duty_recover(TimestampTz now)
+ratchet_duty_recover(TimestampTz now, TimestampTz *next)
 {
-	return end_runs(now, judge_lease);
+	return end_runs(now, next, judge_lease);
 }
 
 int64
-ratchet_duty_timeout(TimestampTz now)
+ratchet_duty_timeout(TimestampTz now, TimestampTz *next)
 {
-	return end_runs(now, judge_timeout);
+	return end_runs(now, next, judge_timeout);
 }
 
 static int64
-end_runs(TimestampTz now, Judge judge)
+end_runs(TimestampTz now, TimestampTz *next, Judge judge)
 {
 	RatchetStore *store = ratchet_job_open();
 	RatchetScan *scan = ratchet_scan_begin(store, ratchet_catalog()->job_left, 1, false);
@@ -58,15 +61,22 @@ end_runs(TimestampTz now, Judge judge)
 		text	   *error;
 
 		if (!ratchet_scan_entry_free(scan))
+		{
+			ratchet_due(next, now + RATCHET_HELD_ROW_US);
 			continue;
+		}
 		ratchet_row_read(&old, ratchet_scan_slot(scan));
 		if (ratchet_row_state(&old) != running)
 			continue;
 		row = old;
-		error = judge(&row, now);
-		if (error == NULL ||
-			ratchet_job_update(store, ratchet_scan_slot(scan), &old, &row, now, false) != TM_Ok)
+		error = judge(&row, now, next);
+		if (error == NULL)
 			continue;
+		if (ratchet_job_update(store, ratchet_scan_slot(scan), &old, &row, now, false) != TM_Ok)
+		{
+			ratchet_due(next, now + RATCHET_HELD_ROW_US);
+			continue;
+		}
 		/* The history keeps the attempt that was lost, given back or not. */
 		row.value[RC_ATTEMPT] = old.value[RC_ATTEMPT];
 		ratchet_error_record(&row, error, NULL, now);
@@ -83,13 +93,16 @@ end_runs(TimestampTz now, Judge judge)
  * takes down one worker after another, and the last one fails it.
  */
 static text *
-judge_lease(RatchetRow *row, TimestampTz now)
+judge_lease(RatchetRow *row, TimestampTz now, TimestampTz *next)
 {
 	int			crashes = RC_INT(row, RC_CRASHES) + 1;
 	text	   *error;
 
 	if (!lease_ended(row, now))
+	{
+		ratchet_due(next, RC_TIMESTAMP(row, RC_LEASE_EXPIRES_AT));
 		return NULL;
+	}
 	ratchet_row_set(row, RC_CRASHES, Int32GetDatum(crashes));
 	ratchet_row_set(row, RC_ATTEMPT, Int32GetDatum(Max(RC_INT(row, RC_ATTEMPT) - 1, 0)));
 	if (crashes >= ratchet_max_crashes)
@@ -129,15 +142,20 @@ lease_ended(const RatchetRow *row, TimestampTz now)
 
 /* A failure like any other: it uses up the attempt. */
 static text *
-judge_timeout(RatchetRow *row, TimestampTz now)
+judge_timeout(RatchetRow *row, TimestampTz now, TimestampTz *next)
 {
 	RatchetQueue queue = ratchet_queue_settings(RC_TEXT(row, RC_QUEUE));
 	int64		timeout_us = ratchet_row_interval_us(row, RC_TIMEOUT, queue.timeout_us);
 	Interval	length = {0};
 	text	   *error;
 
-	if (timeout_us < 0 || now - RC_TIMESTAMP(row, RC_PICKED_AT) < timeout_us)
+	if (timeout_us < 0)
 		return NULL;
+	if (now - RC_TIMESTAMP(row, RC_PICKED_AT) < timeout_us)
+	{
+		ratchet_due(next, RC_TIMESTAMP(row, RC_PICKED_AT) + timeout_us);
+		return NULL;
+	}
 	length.time = timeout_us;
 	error = cstring_to_text(psprintf("timed out after %s",
 									 DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(&length)))));

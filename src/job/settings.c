@@ -172,6 +172,7 @@ ratchet_settings_changed(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				 errmsg("this function can be called only as a trigger")));
 	CacheInvalidateRelcache(((TriggerData *) fcinfo->context)->tg_relation);
+	ratchet_notice_settings();
 	return PointerGetDatum(NULL);
 }
 

@@ -22,7 +22,7 @@
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 
-#include "ratchet.h"
+#include "bgw/bgw.h"
 
 typedef struct Area
 {
@@ -32,6 +32,7 @@ typedef struct Area
 } Area;
 
 static const Area areas[] = {
+	{"ratchet workers", ratchet_registry_size, ratchet_registry_attach},
 	{NULL, NULL, NULL}
 };
 
@@ -80,6 +81,7 @@ startup(void)
 {
 	if (previous_startup_hook)
 		previous_startup_hook();
+	locks = NULL;
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	for (const Area *area = areas; area->name != NULL; area++)
 	{
