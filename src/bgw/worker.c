@@ -67,7 +67,7 @@ static void leave(RatchetEnd reason);
 static int64 step(MemoryContext context);
 static void failed(const ErrorData *error);
 static void leave_if_asked(TimestampTz now, bool *looking);
-static void give_way(void);
+static void give_way(TimestampTz now);
 static bool extension_present(void);
 static void begin_pass(void);
 static bool run_duty(RatchetDutyId duty, int64 *rows);
@@ -166,7 +166,7 @@ step(MemoryContext context)
 		worked = true;
 		if (!run_duty((RatchetDutyId) duty, &rows[duty]))
 			next_poll = Max(next_poll, now + LOCKED_MS * 1000);
-		leave_if_asked(now, &looking);
+		leave_if_asked(ratchet_now(), &looking);
 	}
 	if (worked || polls)
 		end_pass(polls, worked, rows);
@@ -195,13 +195,18 @@ leave_if_asked(TimestampTz now, bool *looking)
 	if (asked)
 		leave(reason);
 	if (*looking)
-		give_way();
+		give_way(now);
 }
 
-/* Whoever wants the database for himself holds a lock on it that conflicts with ours. */
+/*
+ * Whoever wants the database for himself holds a lock on it that conflicts with
+ * ours, and goes on holding it while he waits for us to leave. One who may not
+ * have it holds it only for the moment until he is refused.
+ */
 static void
-give_way(void)
+give_way(TimestampTz now)
 {
+	static TimestampTz locked_since = 0;	/* 0: it was free when we last looked */
 	LOCKTAG		tag;
 	bool		free;
 
@@ -209,7 +214,11 @@ give_way(void)
 	RATCHET_DATABASE_LOCKTAG(tag, MyDatabaseId);
 	free = LockAcquire(&tag, RowExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
 	ratchet_loop_commit();		/* releases it */
-	if (!free)
+	if (free)
+		locked_since = 0;
+	else if (locked_since == 0)
+		locked_since = now;
+	else if (now - locked_since >= LOOK_MS * 1000 / 2)
 		leave(RATCHET_END_GAVE_WAY);
 }
 

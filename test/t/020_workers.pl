@@ -5,7 +5,7 @@ use warnings FATAL => 'all';
 use RatchetNode;
 use Test::More;
 
-my $node = ratchet_node('workers', preload => 1, extension => 0, conf => 'max_worker_processes = 16');
+my $node = ratchet_node('workers', preload => 1, extension => 0, conf => "max_worker_processes = 16\nautovacuum = off");
 
 sub workers { return "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'ratchet worker' AND datname = '$_[0]'" }
 
@@ -112,10 +112,17 @@ ok(poll_until($node, q{SELECT state::text FROM ratchet.jobs WHERE kind = 'unlock
 
 # Idle: no WAL, hardly a pass.
 ok(poll_until($node, "SELECT state = 'idle' AND polling = 'normal' FROM ratchet.worker_stat WHERE database = 'postgres'"), 'calms down');
-my ($lsn, $passes, $at) = split /\|/, $node->safe_psql('postgres',
-    "CHECKPOINT; SELECT pg_current_wal_insert_lsn(), passes, extract(epoch FROM clock_timestamp()) FROM ratchet.worker_stat WHERE database = 'postgres'");
-ok(poll_until($node, "SELECT passes >= $passes + 2 FROM ratchet.worker_stat WHERE database = 'postgres'"), 'polls while idle');
-is($node->safe_psql('postgres', "SELECT pg_current_wal_insert_lsn() - '$lsn'"), '0', 'an idle worker writes no WAL');
+# The first looks after a change may still set hint bits, which costs WAL where there are checksums.
+my ($lsn, $passes, $at, $written);
+for (1 .. 5)
+{
+    ($lsn, $passes, $at) = split /\|/, $node->safe_psql('postgres',
+        "SELECT pg_current_wal_insert_lsn(), passes, extract(epoch FROM clock_timestamp()) FROM ratchet.worker_stat WHERE database = 'postgres'");
+    ok(poll_until($node, "SELECT passes >= $passes + 2 FROM ratchet.worker_stat WHERE database = 'postgres'"), 'polls while idle');
+    $written = $node->safe_psql('postgres', "SELECT pg_current_wal_insert_lsn() - '$lsn'");
+    last if $written eq '0';
+}
+is($written, '0', 'an idle worker writes no WAL');
 is($node->safe_psql('postgres',
     "SELECT (passes - $passes) / (extract(epoch FROM clock_timestamp()) - $at) < 1 FROM ratchet.worker_stat WHERE database = 'postgres'"),
     't', 'and wakes up less than once a second');
