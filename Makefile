@@ -13,9 +13,14 @@ PG_CPPFLAGS = -I$(srcdir)/src
 
 # Test lists are explicit and in the order they run; "make lint" fails on a file that is missing here.
 # Both runners create the extension in their database before the first case.
-REGRESS =
+REGRESS = states guard triggers node access bad_input enqueue claim finish operate queue maintenance
 REGRESS_OPTS = --load-extension=ratchet
-ISOLATION =
+ISOLATION = claim-claim claim-batch claim-rollback claim-repeatable-read claim-serializable complete-and-claim \
+	complete-cancel complete-heartbeat complete-many-order complete-recover complete-savepoint complete-timeout \
+	strict-complete heartbeat-heartbeat fail-retry pause-claim pause-queue-claim cancel-claim reschedule-claim \
+	expire-claim lock-claim foreign-trigger reindex-claim enqueue-rollback enqueue-own-id enqueue-idempotency-key \
+	enqueue-idempotency-key-snapshot enqueue-business-key enqueue-many-order business-key-finish retry-many-business-key \
+	prepare-transaction recover-recover archive-at-once archive-retry forget-retry
 ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation --load-extension=ratchet
 TAP_TESTS = 1
 PROVE_TESTS = test/t/*.pl

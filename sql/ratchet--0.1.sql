@@ -244,6 +244,32 @@ CREATE TABLE ratchet.access (
 );
 COMMENT ON TABLE ratchet.access IS 'who may do what in which queue (NULL: in all); written by grant_access and revoke_access';
 
+-- Who has said that it is alive. Neither this nor the locks are dumped: in a
+-- restored copy nobody is.
+CREATE TABLE ratchet.node_heartbeats (
+    node_id text COLLATE "C" PRIMARY KEY,
+    heartbeat_at timestamptz NOT NULL,
+    started_at timestamptz NOT NULL,
+    info jsonb
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+COMMENT ON TABLE ratchet.node_heartbeats IS 'nodes that have called node_heartbeat, until they are stale; read it through ratchet.node';
+
+-- Apart from the heartbeats: every claim asks this, and so it is cached.
+CREATE TABLE ratchet.draining (
+    node text COLLATE "C",
+    CONSTRAINT draining_key UNIQUE NULLS NOT DISTINCT (node)
+);
+COMMENT ON TABLE ratchet.draining IS 'nodes (NULL: all) that claim nothing; written by drain and undrain';
+
+CREATE TABLE ratchet.lock (
+    name text COLLATE "C" PRIMARY KEY,
+    owner text COLLATE "C" NOT NULL,
+    locked_at timestamptz NOT NULL,
+    expires_at timestamptz NOT NULL
+) WITH (fillfactor = 50);
+CREATE INDEX lock_expires ON ratchet.lock (expires_at);
+COMMENT ON TABLE ratchet.lock IS 'named locks with an owner and an end; written by try_lock, renew_lock and unlock';
+
 -------------------------------------------------------------------------------
 -- The archive
 -------------------------------------------------------------------------------
@@ -330,6 +356,8 @@ CREATE TRIGGER settings_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON 
     FOR EACH STATEMENT EXECUTE FUNCTION ratchet.settings_changed();
 CREATE TRIGGER settings_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON ratchet.access
     FOR EACH STATEMENT EXECUTE FUNCTION ratchet.settings_changed();
+CREATE TRIGGER settings_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON ratchet.draining
+    FOR EACH STATEMENT EXECUTE FUNCTION ratchet.settings_changed();
 
 -- ALWAYS, and here: session_replication_role = replica and replication apply
 -- pass an ordinary trigger by, and a later ALTER TABLE is not dumped.
@@ -339,6 +367,7 @@ ALTER TABLE ratchet.job ENABLE ALWAYS TRIGGER zz_guard_keys_insert;
 ALTER TABLE ratchet.job ENABLE ALWAYS TRIGGER zz_guard_keys_update;
 ALTER TABLE ratchet.queue ENABLE ALWAYS TRIGGER settings_changed;
 ALTER TABLE ratchet.access ENABLE ALWAYS TRIGGER settings_changed;
+ALTER TABLE ratchet.draining ENABLE ALWAYS TRIGGER settings_changed;
 
 -------------------------------------------------------------------------------
 -- States
@@ -569,12 +598,35 @@ CREATE FUNCTION ratchet.resume_queue(queue text) RETURNS boolean
 COMMENT ON FUNCTION ratchet.resume_queue IS 'ends pause_queue; false when the queue was not paused';
 
 -------------------------------------------------------------------------------
+-- Nodes and locks
+-------------------------------------------------------------------------------
+
+CREATE FUNCTION ratchet.node_heartbeat(node text, info jsonb = NULL) RETURNS void
+    LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ratchet_node_heartbeat';
+COMMENT ON FUNCTION ratchet.node_heartbeat IS 'says that a node is alive; when it stops saying so for ratchet.node_timeout its jobs and locks are freed';
+CREATE FUNCTION ratchet.drain(node text = NULL) RETURNS boolean
+    LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ratchet_drain';
+COMMENT ON FUNCTION ratchet.drain IS 'the node (NULL: every node) claims nothing and finishes what it runs';
+CREATE FUNCTION ratchet.undrain(node text = NULL) RETURNS boolean
+    LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ratchet_undrain';
+COMMENT ON FUNCTION ratchet.undrain IS 'ends the drain() with the same argument; false when there was none';
+CREATE FUNCTION ratchet.try_lock(name text, owner text, ttl interval) RETURNS boolean
+    LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ratchet_try_lock';
+COMMENT ON FUNCTION ratchet.try_lock IS 'takes a free or expired lock, or refreshes one''s own; false when somebody else has it';
+CREATE FUNCTION ratchet.renew_lock(name text, owner text, ttl interval) RETURNS boolean
+    LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ratchet_renew_lock';
+COMMENT ON FUNCTION ratchet.renew_lock IS 'extends a lock that the owner still has';
+CREATE FUNCTION ratchet.unlock(name text, owner text) RETURNS boolean
+    LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ratchet_unlock';
+COMMENT ON FUNCTION ratchet.unlock IS 'gives back a lock; false when the owner does not have it';
+
+-------------------------------------------------------------------------------
 -- Maintenance
 -------------------------------------------------------------------------------
 
 CREATE FUNCTION ratchet.maintenance_step(duty text) RETURNS bigint
     LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ratchet_maintenance_step';
-COMMENT ON FUNCTION ratchet.maintenance_step IS 'performs one duty once: guard, recover, timeout, expire, archive, partitions, purge or keys; answers how many rows it changed';
+COMMENT ON FUNCTION ratchet.maintenance_step IS 'performs one duty once: guard, nodes, recover, timeout, expire, locks, archive, partitions, purge or keys; answers how many rows it changed';
 CREATE PROCEDURE ratchet.run_maintenance()
     LANGUAGE C AS 'MODULE_PATHNAME', 'ratchet_run_maintenance';
 COMMENT ON PROCEDURE ratchet.run_maintenance IS 'performs every duty once, each in a transaction of its own when called outside a transaction block';
@@ -599,22 +651,28 @@ COMMENT ON FUNCTION ratchet.has_access IS 'whether the current role has this acc
 
 -- Barrier views: no function of the caller sees a row that the filter has not
 -- passed. They read the tables as the extension's owner and filter by the
--- caller's rights. Neither shows a token.
+-- caller's rights. None shows a token. The filter of ratchet.jobs stands outside
+-- the UNION ALL: the planner flattens a view that is nothing but a UNION ALL, and
+-- the barrier with it.
 CREATE VIEW ratchet.jobs WITH (security_barrier = true) AS
 SELECT id, queue, kind, payload, state, priority, scheduled_at, created_at, attempt, max_attempts, crashes, version,
        picked_by, picked_at, node, lease, lease_expires_at, timeout, expires_at, keep_until, paused_from,
        backoff, backoff_base, backoff_max, jitter, idempotency_key, business_key, concurrency_key, resource, circuit,
        batch_id, waiting_on, result, last_error, progress, progress_message, tags, meta, enqueued_by,
-       started_at, finished_at, false AS archived
-  FROM ratchet.job
- WHERE ratchet.has_access(queue, 'observe')
-UNION ALL
-SELECT id, queue, kind, payload, state, priority, scheduled_at, created_at, attempt, max_attempts, crashes, version,
-       picked_by, picked_at, node, lease, NULL, timeout, expires_at, keep_until, NULL,
-       backoff, backoff_base, backoff_max, jitter, idempotency_key, business_key, concurrency_key, resource, circuit,
-       batch_id, 0, result, last_error, progress, progress_message, tags, meta, enqueued_by,
-       started_at, finished_at, true
-  FROM ratchet.job_archive
+       started_at, finished_at, archived
+  FROM (SELECT id, queue, kind, payload, state, priority, scheduled_at, created_at, attempt, max_attempts, crashes, version,
+               picked_by, picked_at, node, lease, lease_expires_at, timeout, expires_at, keep_until, paused_from,
+               backoff, backoff_base, backoff_max, jitter, idempotency_key, business_key, concurrency_key, resource, circuit,
+               batch_id, waiting_on, result, last_error, progress, progress_message, tags, meta, enqueued_by,
+               started_at, finished_at, false AS archived
+          FROM ratchet.job
+        UNION ALL
+        SELECT id, queue, kind, payload, state, priority, scheduled_at, created_at, attempt, max_attempts, crashes, version,
+               picked_by, picked_at, node, lease, NULL, timeout, expires_at, keep_until, NULL,
+               backoff, backoff_base, backoff_max, jitter, idempotency_key, business_key, concurrency_key, resource, circuit,
+               batch_id, 0, result, last_error, progress, progress_message, tags, meta, enqueued_by,
+               started_at, finished_at, true
+          FROM ratchet.job_archive) AS everywhere
  WHERE ratchet.has_access(queue, 'observe');
 COMMENT ON VIEW ratchet.jobs IS 'live and archived jobs of the queues the caller may observe';
 
@@ -627,6 +685,16 @@ COMMENT ON VIEW ratchet.job_errors IS 'failed, timed-out and orphaned runs of th
 CREATE VIEW ratchet.queues WITH (security_barrier = true) AS
 SELECT * FROM ratchet.queue WHERE ratchet.has_access(queue, 'observe');
 COMMENT ON VIEW ratchet.queues IS 'settings of the configured queues the caller may observe';
+
+CREATE VIEW ratchet.node WITH (security_barrier = true) AS
+SELECT n.node_id, n.heartbeat_at, n.started_at, n.info,
+       EXISTS (SELECT FROM ratchet.draining d WHERE d.node = n.node_id OR d.node IS NULL) AS draining,
+       (SELECT count(*) FROM ratchet.job j
+         WHERE j.left_at IS NOT NULL AND j.state = 'running' AND j.node = n.node_id
+           AND ratchet.has_access(j.queue, 'observe')) AS running
+  FROM ratchet.node_heartbeats n
+ WHERE ratchet.has_access(NULL, 'observe');
+COMMENT ON VIEW ratchet.node IS 'nodes that heartbeat, with the number of jobs they run in the queues the caller may observe';
 
 -- Figures from shared memory: empty when ratchet is not preloaded. The function
 -- shows the workers of other databases, and their errors, to members of
@@ -674,6 +742,7 @@ SELECT pg_catalog.pg_extension_config_dump('ratchet.job_error', '');
 SELECT pg_catalog.pg_extension_config_dump('ratchet.queue', '');
 SELECT pg_catalog.pg_extension_config_dump('ratchet.idempotency_key', '');
 SELECT pg_catalog.pg_extension_config_dump('ratchet.access', '');
+SELECT pg_catalog.pg_extension_config_dump('ratchet.draining', '');
 
 REVOKE ALL ON SCHEMA ratchet FROM PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA ratchet FROM PUBLIC;

@@ -29,6 +29,7 @@ int			ratchet_max_crashes = 5;
 int			ratchet_max_databases = 64;
 int			ratchet_max_payload_size = 1024 * 1024;
 int			ratchet_max_result_size = 1024 * 1024;
+int			ratchet_node_timeout = 60 * 1000;
 int			ratchet_priority_boost_interval = 15 * 60 * 1000;
 bool		ratchet_redact_emails = true;
 
@@ -83,6 +84,11 @@ ratchet_guc_define(void)
 							NULL,
 							&ratchet_max_result_size, 1024 * 1024, 1024, 256 * 1024 * 1024,
 							PGC_SUSET, GUC_UNIT_BYTE, NULL, NULL, NULL);
+	DefineCustomIntVariable("ratchet.node_timeout",
+							"Time without a heartbeat after which a node is given up.",
+							NULL,
+							&ratchet_node_timeout, 60 * 1000, 1, INT_MAX,
+							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("ratchet.priority_boost_interval",
 							"Waiting time that raises a job's effective priority by one.",
 							"0 means that priority does not grow with waiting.",

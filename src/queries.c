@@ -15,7 +15,7 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
-#include "utils/memutils.h"
+#include "utils/snapmgr.h"
 
 #include "ratchet.h"
 
@@ -151,6 +151,62 @@ static const struct
 		"SELECT DISTINCT access FROM ratchet.access WHERE role_name = $1",
 		1, {NAMEOID}
 	},
+	[RQ_NODE_HEARTBEAT] = {
+		"INSERT INTO ratchet.node_heartbeats AS n (node_id, heartbeat_at, started_at, info)"
+		" VALUES ($1, $2, $2, $3)"
+		" ON CONFLICT (node_id) DO UPDATE SET heartbeat_at = EXCLUDED.heartbeat_at,"
+		"   info = COALESCE(EXCLUDED.info, n.info)",
+		3, {TEXTOID, TIMESTAMPTZOID, JSONBOID}
+	},
+	/* A heartbeat from the future is a clock that was set back: it ages from now on. */
+	[RQ_NODE_STALE] = {
+		"WITH future AS (UPDATE ratchet.node_heartbeats SET heartbeat_at = $2 WHERE heartbeat_at > $2)"
+		" SELECT node_id FROM ratchet.node_heartbeats WHERE heartbeat_at < $1"
+		" ORDER BY node_id LIMIT $3 FOR UPDATE SKIP LOCKED",
+		3, {TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID}
+	},
+	[RQ_NODE_REMOVE] = {
+		"WITH locks AS (DELETE FROM ratchet.lock WHERE owner = $1)"
+		" DELETE FROM ratchet.node_heartbeats WHERE node_id = $1",
+		1, {TEXTOID}
+	},
+	[RQ_DRAIN] = {
+		"INSERT INTO ratchet.draining (node) VALUES ($1) ON CONFLICT DO NOTHING",
+		1, {TEXTOID}
+	},
+	[RQ_UNDRAIN] = {
+		"DELETE FROM ratchet.draining WHERE node IS NOT DISTINCT FROM $1",
+		1, {TEXTOID}
+	},
+	[RQ_LOCK_TRY] = {
+		"INSERT INTO ratchet.lock AS l (name, owner, locked_at, expires_at) VALUES ($1, $2, $3, $4)"
+		" ON CONFLICT (name) DO UPDATE SET owner = EXCLUDED.owner, expires_at = EXCLUDED.expires_at,"
+		"   locked_at = CASE WHEN l.owner = EXCLUDED.owner AND l.expires_at > $3 THEN l.locked_at ELSE $3 END"
+		" WHERE l.owner = EXCLUDED.owner OR l.expires_at <= $3",
+		4, {TEXTOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID}
+	},
+	[RQ_LOCK_RENEW] = {
+		"UPDATE ratchet.lock SET expires_at = $4 WHERE name = $1 AND owner = $2 AND expires_at > $3",
+		4, {TEXTOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID}
+	},
+	[RQ_LOCK_RELEASE] = {
+		"DELETE FROM ratchet.lock WHERE name = $1 AND owner = $2",
+		2, {TEXTOID, TEXTOID}
+	},
+	[RQ_NODE_OLDEST] = {
+		"SELECT heartbeat_at FROM ratchet.node_heartbeats ORDER BY heartbeat_at LIMIT 1",
+		0, {0}
+	},
+	[RQ_LOCK_NEXT] = {
+		"SELECT expires_at FROM ratchet.lock ORDER BY expires_at LIMIT 1",
+		0, {0}
+	},
+	[RQ_LOCK_EXPIRE] = {
+		"DELETE FROM ratchet.lock WHERE ctid IN ("
+		"  SELECT ctid FROM ratchet.lock WHERE expires_at <= $1"
+		"  ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED)",
+		2, {TIMESTAMPTZOID, INT4OID}
+	},
 	/* The functions of ratchet with these names, as GRANT wants them written. */
 	[RQ_ACCESS_FUNCTIONS] = {
 		"SELECT oid::regprocedure::text FROM pg_proc"
@@ -164,7 +220,8 @@ static const struct
 	[RQ_GUARD_STATE] = {
 		"SELECT tgrelid, tgrelid::regclass::text, quote_ident(tgname) FROM pg_trigger"
 		" WHERE tgenabled NOT IN ('A', 'D') AND NOT tgisinternal"
-		"   AND tgrelid IN ('ratchet.job'::regclass, 'ratchet.queue'::regclass, 'ratchet.access'::regclass)"
+		"   AND tgrelid IN ('ratchet.job'::regclass, 'ratchet.queue'::regclass, 'ratchet.access'::regclass,"
+		"                   'ratchet.draining'::regclass)"
 		"   AND tgfoid IN ('ratchet.guard()'::regprocedure, 'ratchet.guard_keys()'::regprocedure,"
 		"                  'ratchet.settings_changed()'::regprocedure)"
 		" ORDER BY 2, 3",
@@ -201,6 +258,8 @@ static const struct
 /* Saved plans of this backend. */
 static SPIPlanPtr plans[RQ_COUNT];
 
+static uint64 run(SPIPlanPtr plan, const char *sql, const Datum *args, const char *nulls);
+
 /* SQL as the owner of the tables, until ratchet_spi_end. */
 void
 ratchet_spi_begin(RatchetIdentity *before)
@@ -226,7 +285,6 @@ uint64
 ratchet_query(RatchetQuery query, const Datum *args, const bool *isnull)
 {
 	char		nulls[MAX_ARGS + 1];
-	int			result;
 
 	if (plans[query] == NULL)
 	{
@@ -241,17 +299,39 @@ ratchet_query(RatchetQuery query, const Datum *args, const bool *isnull)
 	for (int i = 0; i < queries[query].nargs; i++)
 		nulls[i] = isnull != NULL && isnull[i] ? 'n' : ' ';
 	nulls[queries[query].nargs] = '\0';
-	result = SPI_execute_plan(plans[query], unconstify(Datum *, args), nulls, false, 0);
-	if (result < 0)
-		elog(ERROR, "could not run \"%s\": %s", queries[query].sql, SPI_result_code_string(result));
-	return SPI_processed;
+	return run(plans[query], queries[query].sql, args, nulls);
+}
+
+/* The timestamp that the query's first row begins with. */
+TimestampTz
+ratchet_first_time(void)
+{
+	bool		isnull;
+
+	return DatumGetTimestampTz(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
 }
 
 /* Run a command made of quoted identifiers, as partition upkeep and GRANT need. */
 uint64
 ratchet_command(const char *sql)
 {
-	int			result = SPI_execute(sql, false, 0);
+	SPIPlanPtr	plan = SPI_prepare(sql, 0, NULL);
+
+	if (plan == NULL)
+		elog(ERROR, "could not prepare \"%s\": %s", sql, SPI_result_code_string(SPI_result));
+	return run(plan, sql, NULL, NULL);
+}
+
+/*
+ * With a snapshot of its own, so that SQL sees what the heap access beside it
+ * sees, the newest committed rows, in REPEATABLE READ too.
+ */
+static uint64
+run(SPIPlanPtr plan, const char *sql, const Datum *args, const char *nulls)
+{
+	int			result = SPI_execute_snapshot(plan, unconstify(Datum *, args), nulls,
+											  GetLatestSnapshot(), InvalidSnapshot,
+											  false, true, 0);
 
 	if (result < 0)
 		elog(ERROR, "could not run \"%s\": %s", sql, SPI_result_code_string(result));

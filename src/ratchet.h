@@ -125,6 +125,7 @@ typedef struct RatchetCatalog
 	Oid			idempotency_key_pkey;
 	Oid			queue;
 	Oid			access;
+	Oid			draining;
 	Oid			job_archive;
 	Oid			job_archive_default;
 	Oid			guard;			/* functions of the guard's triggers */
@@ -214,6 +215,7 @@ extern int	ratchet_max_crashes;
 extern int	ratchet_max_databases;
 extern int	ratchet_max_payload_size;	/* bytes */
 extern int	ratchet_max_result_size;	/* bytes */
+extern int	ratchet_node_timeout;	/* ms */
 extern int	ratchet_priority_boost_interval;	/* ms */
 extern bool ratchet_redact_emails;
 extern void ratchet_guc_define(void);
@@ -250,6 +252,17 @@ typedef enum RatchetQuery
 	RQ_ACCESS_ADD,
 	RQ_ACCESS_REMOVE,
 	RQ_ACCESS_OF_ROLE,
+	RQ_NODE_HEARTBEAT,
+	RQ_NODE_STALE,
+	RQ_NODE_REMOVE,
+	RQ_NODE_OLDEST,
+	RQ_DRAIN,
+	RQ_UNDRAIN,
+	RQ_LOCK_TRY,
+	RQ_LOCK_RENEW,
+	RQ_LOCK_RELEASE,
+	RQ_LOCK_EXPIRE,
+	RQ_LOCK_NEXT,
 	RQ_ACCESS_FUNCTIONS,
 	RQ_GUARD_STATE,
 	RQ_PARTITION_WANTED,
@@ -262,6 +275,7 @@ typedef enum RatchetQuery
 extern void ratchet_spi_begin(RatchetIdentity *before);
 extern void ratchet_spi_end(const RatchetIdentity *before);
 extern uint64 ratchet_query(RatchetQuery query, const Datum *args, const bool *isnull);
+extern TimestampTz ratchet_first_time(void);
 extern uint64 ratchet_command(const char *sql);
 
 /* in shared/shmem.c */
@@ -295,6 +309,7 @@ extern bool ratchet_store_find(RatchetStore *store, Oid index, ScanKey keys, int
 extern void ratchet_store_insert(RatchetStore *store);
 extern bool ratchet_store_insert_or_find(RatchetStore *store, Oid index, ScanKey keys, int nkeys);
 extern TM_Result ratchet_store_update(RatchetStore *store, TupleTableSlot *found, bool wait);
+extern TM_Result ratchet_store_lock(RatchetStore *store, TupleTableSlot *found, bool wait);
 extern RatchetScan *ratchet_scan_begin(RatchetStore *store, Oid index, int nkeys, bool want_entries);
 extern void ratchet_scan_restart(RatchetScan *scan, ScanKey keys);
 extern bool ratchet_scan_next(RatchetScan *scan);
@@ -368,6 +383,7 @@ extern bool ratchet_access_any(Oid role, RatchetAccess access);
 extern bool ratchet_access_to(Oid role, RatchetAccess access, text *queue);
 extern bool ratchet_access_everything(Oid role);
 extern ArrayType *ratchet_access_queues(Oid role, RatchetAccess access);
+extern bool ratchet_node_draining(text *node);
 
 /* in api/args.c */
 extern text *ratchet_arg_name(FunctionCallInfo fcinfo, int arg, const char *name, int max, bool required);
@@ -383,6 +399,8 @@ extern RatchetBackoff ratchet_check_backoff(const text *value);
 extern void ratchet_check_range(int value, const char *name, int min, int max);
 extern void ratchet_not_available(bool given, const char *name);
 extern void ratchet_null_argument(const char *name);
+extern void ratchet_null_element(const char *name);
+extern char *ratchet_shorten(const char *word);
 extern pg_uuid_t *ratchet_arg_id(FunctionCallInfo fcinfo, int arg, const char *name);
 
 /* in api/access.c */
@@ -414,6 +432,12 @@ typedef struct RatchetClaimRequest
 struct ReturnSetInfo;
 extern void ratchet_claim_check(RatchetClaimRequest *request);
 extern void ratchet_claim_jobs(RatchetClaimRequest *request, struct ReturnSetInfo *rsinfo);
+
+/* in flow/lock.c */
+extern int64 ratchet_duty_locks(TimestampTz now, TimestampTz *next);
+
+/* in flow/node.c */
+extern int64 ratchet_duty_nodes(TimestampTz now, TimestampTz *next);
 
 /* in bgw/maintenance.c */
 /*
@@ -450,6 +474,7 @@ extern int64 ratchet_duty_purge(TimestampTz now, TimestampTz *next);
 /* in bgw/recover.c */
 extern int64 ratchet_duty_recover(TimestampTz now, TimestampTz *next);
 extern int64 ratchet_duty_timeout(TimestampTz now, TimestampTz *next);
+extern int64 ratchet_recover_node(const text *node, TimestampTz now, TimestampTz *next);
 
 /* in bgw/upkeep.c */
 extern int64 ratchet_duty_guard(TimestampTz now, TimestampTz *next);

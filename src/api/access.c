@@ -48,6 +48,10 @@ static const struct
 	{"release", WORK},
 	{"heartbeat", WORK},
 	{"progress", WORK},
+	{"node_heartbeat", WORK},
+	{"try_lock", WORK},
+	{"renew_lock", WORK},
+	{"unlock", WORK},
 	{"cancel", ENQUEUE | OPERATE},
 	{"cancel_many", OPERATE},
 	{"retry", OPERATE},
@@ -60,6 +64,8 @@ static const struct
 	{"configure_queue", OPERATE},
 	{"pause_queue", OPERATE},
 	{"resume_queue", OPERATE},
+	{"drain", OPERATE},
+	{"undrain", OPERATE},
 	{"maintenance_step", OPERATE},
 	{"run_maintenance", OPERATE},
 	{"worker_figures", OBSERVE},
@@ -80,6 +86,7 @@ static const struct
 	{"ratchet.jobs", OBSERVE},
 	{"ratchet.job_errors", OBSERVE},
 	{"ratchet.queues", OBSERVE},
+	{"ratchet.node", OBSERVE},
 	{"ratchet.worker_stat", OBSERVE},
 	{"ratchet.transition", ALL},
 };
@@ -181,7 +188,7 @@ arg_access(FunctionCallInfo fcinfo, int arg)
 	if (!ratchet_access_parse(name, &access))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("unknown access \"%s\"", name),
+				 errmsg("unknown access \"%s\"", ratchet_shorten(name)),
 				 errhint("It is one of enqueue, work, operate, observe.")));
 	return access;
 }

@@ -40,16 +40,20 @@ ratchet_forget(PG_FUNCTION_ARGS)
 	RatchetJobSpec spec = {0};
 	RatchetIdentity before;
 	Datum		args[1];
-	bool		forgotten;
+	bool		forgotten = false;
 
 	ratchet_enter(RATCHET_OPERATE);
 	args[0] = UUIDPGetDatum(ratchet_arg_id(fcinfo, 0, "id"));
-	if (!find_finished(DatumGetUUIDP(args[0]), &spec) ||
-		!ratchet_access_to(GetUserId(), RATCHET_OPERATE, spec.queue))
-		PG_RETURN_BOOL(false);
-	ratchet_spi_begin(&before);
-	forgotten = ratchet_query(RQ_FINISHED_FORGET, args, NULL) > 0;
-	ratchet_spi_end(&before);
+
+	/* The archiver may move it just before we get hold of it: look again. */
+	while (!forgotten && find_finished(DatumGetUUIDP(args[0]), &spec) &&
+		   ratchet_access_to(GetUserId(), RATCHET_OPERATE, spec.queue))
+	{
+		CHECK_FOR_INTERRUPTS();
+		ratchet_spi_begin(&before);
+		forgotten = ratchet_query(RQ_FINISHED_FORGET, args, NULL) > 0;
+		ratchet_spi_end(&before);
+	}
 	PG_RETURN_BOOL(forgotten);
 }
 

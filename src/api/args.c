@@ -8,9 +8,13 @@
  */
 #include "postgres.h"
 
+#include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 
 #include "ratchet.h"
+
+/* Bytes of an unknown word that a message repeats. */
+#define WORD_MAX			64
 
 /* run_at and the like: not before 2000-01-01, the epoch of TimestampTz. */
 #define EARLIEST_RUN_AT		0
@@ -21,6 +25,23 @@ ratchet_null_argument(const char *name)
 	ereport(ERROR,
 			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 			 errmsg("argument \"%s\" must not be null", name)));
+}
+
+void
+ratchet_null_element(const char *name)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+			 errmsg("argument \"%s\" must not contain nulls", name)));
+}
+
+/* A word that is not known, for a message: not the whole of it if it is long. */
+char *
+ratchet_shorten(const char *word)
+{
+	int			len = strlen(word);
+
+	return pnstrdup(word, pg_mbcliplen(word, len, Min(len, WORD_MAX)));
 }
 
 /* An argument whose part of ratchet is not built yet. */
@@ -195,7 +216,7 @@ ratchet_check_backoff(const text *value)
 	if (!ratchet_backoff_parse(name, &backoff))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("unknown backoff \"%s\"", name),
+				 errmsg("unknown backoff \"%s\"", ratchet_shorten(name)),
 				 errhint("It is one of none, fixed, linear, exponential.")));
 	return backoff;
 }

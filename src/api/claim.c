@@ -104,7 +104,7 @@ ratchet_claim_queues(PG_FUNCTION_ARGS)
 	for (int i = 0; i < request.nqueues; i++)
 	{
 		if (nulls[i])
-			ratchet_null_argument("queues");
+			ratchet_null_element("queues");
 		ratchet_check_queue(DatumGetTextPP(request.queues[i]));
 	}
 	read_request(fcinfo, &request);
@@ -142,7 +142,7 @@ ratchet_claim_check(RatchetClaimRequest *request)
 		for (int i = 0; i < request->nkinds; i++)
 		{
 			if (nulls[i])
-				ratchet_null_argument("kinds");
+				ratchet_null_element("kinds");
 			ratchet_check_name(DatumGetTextPP(request->kind_values[i]), "kind", RATCHET_KIND_MAX);
 		}
 	}
@@ -156,6 +156,8 @@ ratchet_claim_jobs(RatchetClaimRequest *request, ReturnSetInfo *rsinfo)
 {
 	Claim		claim = {0};
 
+	if (ratchet_node_draining(request->node != NULL ? request->node : request->worker))
+		return;
 	claim.request = request;
 	claim.rsinfo = rsinfo;
 	claim.now = ratchet_now();

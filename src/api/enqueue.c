@@ -80,7 +80,7 @@ ratchet_enqueue_many(PG_FUNCTION_ARGS)
 	for (int i = 0; i < count; i++)
 	{
 		if (nulls[i])
-			ratchet_null_argument("payloads");
+			ratchet_null_element("payloads");
 		specs[i] = common;
 		specs[i].payload = DatumGetJsonbP(payloads[i]);
 	}
@@ -280,7 +280,7 @@ check_tags(ArrayType *tags)
 	for (int i = 0; i < count; i++)
 	{
 		if (nulls[i])
-			ratchet_null_argument("tags");
+			ratchet_null_element("tags");
 		ratchet_check_name(DatumGetTextPP(values[i]), "tag", RATCHET_NAME_MAX);
 	}
 }

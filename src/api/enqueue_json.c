@@ -138,7 +138,7 @@ read_job(RatchetJobSpec *spec, JsonbContainer *object)
 		if (i == lengthof(keys))
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("unknown key \"%s\" in a job", key),
+					 errmsg("unknown key \"%s\" in a job", ratchet_shorten(key)),
 					 errhint("The keys are the argument names of ratchet.enqueue().")));
 		/* A payload may be JSON null; for any other argument that is its default. */
 		if (v.type != jbvNull || strcmp(key, "payload") == 0)
@@ -163,8 +163,9 @@ read_json(RatchetJobSpec *spec, const char *key, JsonbValue *value)
 static void
 read_int(RatchetJobSpec *spec, const char *key, JsonbValue *value)
 {
-	bool		is_priority = strcmp(key, "priority") == 0;
 	Datum		number;
+	int			integer;
+	bool		too_large = false;
 
 	if (value->type != jbvNumeric)
 		wrong_type(key, "a number");
@@ -172,15 +173,18 @@ read_int(RatchetJobSpec *spec, const char *key, JsonbValue *value)
 	if (!DatumGetBool(DirectFunctionCall2(numeric_eq, number,
 										  DirectFunctionCall2(numeric_trunc, number, Int32GetDatum(0)))))
 		wrong_type(key, "a whole number");
-	if (is_priority)
+	integer = numeric_int4_opt_error(value->val.numeric, &too_large);
+	if (too_large)
+		wrong_type(key, "a number of at most 32 bits");
+	if (strcmp(key, "priority") == 0)
 	{
 		spec->has_priority = true;
-		spec->priority = DatumGetInt32(DirectFunctionCall1(numeric_int4, number));
+		spec->priority = integer;
 	}
 	else
 	{
 		spec->has_max_attempts = true;
-		spec->max_attempts = DatumGetInt32(DirectFunctionCall1(numeric_int4, number));
+		spec->max_attempts = integer;
 	}
 }
 

@@ -69,6 +69,7 @@ static Outcome settle(RatchetStore *store, const pg_uuid_t *id, const pg_uuid_t 
 					  Verdict *verdict, bool wait, RatchetRow *settled);
 static bool settle_one(FunctionCallInfo fcinfo, Verdict *verdict, RatchetRow *settled);
 static void read_leases(FunctionCallInfo fcinfo, Leases *leases);
+static pg_uuid_t *token_of(const Leases *leases, int i);
 static Datum *read_results(FunctionCallInfo fcinfo, int arg, const Leases *leases, bool **nulls);
 static bool *complete_leases(const Leases *leases, Datum *results, bool *nulls, bool strict);
 static void complete_change(RatchetRow *row, Verdict *verdict);
@@ -235,15 +236,9 @@ ratchet_heartbeat(PG_FUNCTION_ARGS)
 	for (int n = 0; n < leases.count; n++)
 	{
 		int			i = leases.order[n];
-		int			before = n > 0 ? leases.order[n - 1] : i;
 
-		/* The same job given twice is extended once. */
-		if (n > 0 && memcmp(DatumGetUUIDP(leases.ids[i]), DatumGetUUIDP(leases.ids[before]), UUID_LEN) == 0)
-			outcomes[i] = outcomes[before];
-		else
-			outcomes[i] = settle(store, DatumGetUUIDP(leases.ids[i]),
-								 DatumGetUUIDP(leases.tokens[leases.ntokens == 1 ? 0 : i]),
-								 &verdict, false, &settled);
+		outcomes[i] = settle(store, DatumGetUUIDP(leases.ids[i]), token_of(&leases, i),
+							 &verdict, false, &settled);
 	}
 	ratchet_store_close(store);
 
@@ -327,16 +322,22 @@ read_leases(FunctionCallInfo fcinfo, Leases *leases)
 					  &leases->tokens, &null_tokens, &leases->ntokens);
 	for (int i = 0; i < leases->count; i++)
 		if (null_ids[i])
-			ratchet_null_argument("ids");
+			ratchet_null_element("ids");
 	for (int i = 0; i < leases->ntokens; i++)
 		if (null_tokens[i])
-			ratchet_null_argument("tokens");
+			ratchet_null_element("tokens");
 	if (leases->ntokens != leases->count && !(leases->ntokens == 1))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("tokens must have one element, or one per id"),
 				 errdetail("There are %d ids and %d tokens.", leases->count, leases->ntokens)));
 	leases->order = ratchet_uuid_order(leases->ids, leases->count);
+}
+
+static pg_uuid_t *
+token_of(const Leases *leases, int i)
+{
+	return DatumGetUUIDP(leases->tokens[leases->ntokens == 1 ? 0 : i]);
 }
 
 static Datum *
@@ -377,8 +378,7 @@ complete_leases(const Leases *leases, Datum *results, bool *nulls, bool strict)
 		RatchetRow	settled;
 
 		verdict.result = results != NULL && !nulls[i] ? DatumGetJsonbP(results[i]) : NULL;
-		done[i] = settle(store, DatumGetUUIDP(leases->ids[i]),
-						 DatumGetUUIDP(leases->tokens[leases->ntokens == 1 ? 0 : i]),
+		done[i] = settle(store, DatumGetUUIDP(leases->ids[i]), token_of(leases, i),
 						 &verdict, true, &settled) == OUTCOME_OK;
 		if (!done[i] && strict)
 			lease_lost(DatumGetUUIDP(leases->ids[i]));

@@ -172,10 +172,15 @@ carry_out(RatchetStore *store, const pg_uuid_t *id, Order *order)
 			case ANSWER_WRITE:
 				break;
 		}
-		if (order->leave_out_taken_keys && !row.isnull[RC_BUSINESS_KEY] &&
-			!ratchet_business_key_take(RC_TEXT(&row, RC_QUEUE), RC_TEXT(&row, RC_BUSINESS_KEY),
-									   RC_UUID(&row, RC_ID), false))
-			return false;
+		if (order->leave_out_taken_keys && !row.isnull[RC_BUSINESS_KEY])
+		{
+			/* The row first, then its key, as every other writer does it. */
+			if (ratchet_store_lock(store, store->found, true) != TM_Ok)
+				continue;
+			if (!ratchet_business_key_take(RC_TEXT(&row, RC_QUEUE), RC_TEXT(&row, RC_BUSINESS_KEY),
+										   RC_UUID(&row, RC_ID), false))
+				return false;
+		}
 		if (ratchet_job_update(store, store->found, &old, &row, order->now, true) == TM_Ok)
 			return true;
 	}

@@ -19,9 +19,11 @@
 typedef enum RatchetDutyId
 {
 	RATCHET_DUTY_GUARD,
+	RATCHET_DUTY_NODES,
 	RATCHET_DUTY_RECOVER,
 	RATCHET_DUTY_TIMEOUT,
 	RATCHET_DUTY_EXPIRE,
+	RATCHET_DUTY_LOCKS,
 	RATCHET_DUTY_ARCHIVE,
 	RATCHET_DUTY_PARTITIONS,
 	RATCHET_DUTY_PURGE,
@@ -168,6 +170,7 @@ extern void ratchet_launcher_register(void);
 
 /* in bgw/notice.c */
 extern void ratchet_notice_init(void);
+extern void ratchet_notice_due(RatchetDutyId duty, TimestampTz at);
 
 /* The lock tag of a database as an object, which whoever wants it for himself locks. */
 #define RATCHET_DATABASE_LOCKTAG(tag, oid) \

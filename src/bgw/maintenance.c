@@ -26,9 +26,11 @@
 
 const RatchetDutyInfo ratchet_duties[RATCHET_DUTY_COUNT] = {
 	[RATCHET_DUTY_GUARD] = {"guard", ratchet_duty_guard, 5 * 1000},
+	[RATCHET_DUTY_NODES] = {"nodes", ratchet_duty_nodes, 1000},
 	[RATCHET_DUTY_RECOVER] = {"recover", ratchet_duty_recover, 0},
 	[RATCHET_DUTY_TIMEOUT] = {"timeout", ratchet_duty_timeout, 0},
 	[RATCHET_DUTY_EXPIRE] = {"expire", ratchet_duty_expire, 0},
+	[RATCHET_DUTY_LOCKS] = {"locks", ratchet_duty_locks, 1000},
 	[RATCHET_DUTY_ARCHIVE] = {"archive", ratchet_duty_archive, 1000},
 	[RATCHET_DUTY_PARTITIONS] = {"partitions", ratchet_duty_partitions, 10 * 1000},
 	[RATCHET_DUTY_PURGE] = {"purge", ratchet_duty_purge, 60 * 1000},
@@ -66,7 +68,7 @@ ratchet_maintenance_step(PG_FUNCTION_ARGS)
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_UNDEFINED_OBJECT),
-			 errmsg("unknown duty \"%s\"", name),
+			 errmsg("unknown duty \"%s\"", ratchet_shorten(name)),
 			 errhint("The duties are %s.", known.data)));
 	PG_RETURN_NULL();			/* keep compiler quiet */
 }

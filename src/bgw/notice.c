@@ -48,7 +48,6 @@ static struct
 static object_access_hook_type previous_object_access = NULL;
 static ProcessUtility_hook_type previous_process_utility = NULL;
 
-static void note_due(RatchetDutyId duty, TimestampTz at);
 static void at_object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, void *arg);
 static void at_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 					   ProcessUtilityContext context, ParamListInfo params,
@@ -83,7 +82,7 @@ ratchet_notice_row(const RatchetRow *row, TimestampTz now)
 	if (state == RATCHET_PENDING)
 	{
 		if (!row->isnull[RC_EXPIRES_AT])
-			note_due(RATCHET_DUTY_EXPIRE, RC_TIMESTAMP(row, RC_EXPIRES_AT));
+			ratchet_notice_due(RATCHET_DUTY_EXPIRE, RC_TIMESTAMP(row, RC_EXPIRES_AT));
 		return;
 	}
 	if (state == RATCHET_PAUSED)
@@ -94,14 +93,14 @@ ratchet_notice_row(const RatchetRow *row, TimestampTz now)
 	{
 		int64		timeout_us = ratchet_row_interval_us(row, RC_TIMEOUT, queue.timeout_us);
 
-		note_due(RATCHET_DUTY_RECOVER, RC_TIMESTAMP(row, RC_LEASE_EXPIRES_AT));
+		ratchet_notice_due(RATCHET_DUTY_RECOVER, RC_TIMESTAMP(row, RC_LEASE_EXPIRES_AT));
 		if (timeout_us >= 0)
-			note_due(RATCHET_DUTY_TIMEOUT, RC_TIMESTAMP(row, RC_PICKED_AT) + timeout_us);
+			ratchet_notice_due(RATCHET_DUTY_TIMEOUT, RC_TIMESTAMP(row, RC_PICKED_AT) + timeout_us);
 	}
 	else if (state == RATCHET_FAILED)
-		note_due(RATCHET_DUTY_ARCHIVE, now + (int64) ratchet_failed_keep * USECS_PER_SEC);
+		ratchet_notice_due(RATCHET_DUTY_ARCHIVE, now + (int64) ratchet_failed_keep * USECS_PER_SEC);
 	else
-		note_due(RATCHET_DUTY_ARCHIVE, now + ratchet_queue_archive_after_us(&queue));
+		ratchet_notice_due(RATCHET_DUTY_ARCHIVE, now + ratchet_queue_archive_after_us(&queue));
 }
 
 /* Settings of queues have changed, and with them what is due when. */
@@ -111,9 +110,12 @@ ratchet_notice_settings(void)
 	news.any = news.settings = true;
 }
 
-static void
-note_due(RatchetDutyId duty, TimestampTz at)
+/* This transaction brings something that is due then. */
+void
+ratchet_notice_due(RatchetDutyId duty, TimestampTz at)
 {
+	if (!ratchet_shmem_available())
+		return;
 	if (!news.times)
 	{
 		for (int i = 0; i < RATCHET_DUTY_COUNT; i++)

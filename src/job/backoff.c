@@ -52,8 +52,8 @@ ratchet_backoff_delay_us(RatchetBackoff backoff, int64 base_us, int64 max_us, bo
 	}
 	delay = Min(delay, cap);
 	if (jitter)
-		delay = Min(delay * (0.5 + pg_prng_double(&pg_global_prng_state)), cap);
-	return (int64) delay;
+		delay *= 0.5 + pg_prng_double(&pg_global_prng_state);
+	return (int64) Min(delay, cap);
 }
 
 /* The delay for this job: its own settings, then its queue's. */

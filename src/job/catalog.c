@@ -100,6 +100,7 @@ load(RatchetCatalog *catalog)
 	catalog->idempotency_key_pkey = relation_oid(catalog, "idempotency_key_pkey");
 	catalog->queue = relation_oid(catalog, "queue");
 	catalog->access = relation_oid(catalog, "access");
+	catalog->draining = relation_oid(catalog, "draining");
 	catalog->job_archive = relation_oid(catalog, "job_archive");
 	catalog->job_archive_default = relation_oid(catalog, "job_archive_default");
 
@@ -164,6 +165,7 @@ forget(Datum arg, Oid relid)
 {
 	if (relid == InvalidOid || relid == cached.job || relid == cached.business_key ||
 		relid == cached.idempotency_key || relid == cached.queue || relid == cached.access ||
+		relid == cached.draining ||
 		relid == cached.job_archive || relid == cached.job_archive_default)
 		cached_valid = false;
 }

@@ -32,9 +32,14 @@ static const RatchetColumn identity_columns[] = {
 	RC_ID, RC_KIND, RC_PAYLOAD, RC_QUEUE, RC_CREATED_AT, RC_IDEMPOTENCY_KEY, RC_ENQUEUED_BY
 };
 
-/* What a heartbeat or a progress report may change in a running row. */
+/* Set by the guard whatever the writer wrote. */
+static const RatchetColumn derived_columns[] = {
+	RC_READY_AT, RC_LEFT_AT, RC_LEASE_US, RC_VERSION
+};
+
+/* What else a heartbeat or a progress report may change in a running row. */
 static const RatchetColumn running_columns[] = {
-	RC_LEASE_EXPIRES_AT, RC_LEASE_US, RC_PROGRESS, RC_PROGRESS_MESSAGE, RC_VERSION
+	RC_LEASE_EXPIRES_AT, RC_PROGRESS, RC_PROGRESS_MESSAGE
 };
 
 PG_FUNCTION_INFO_V1(ratchet_guard);
@@ -51,7 +56,7 @@ static void guard_delete(const RatchetRow *old);
 static bool writer_owns_jobs(void);
 static bool paused_from(const RatchetRow *row, RatchetState *from);
 static bool same(RatchetColumn column, const RatchetRow *a, const RatchetRow *b);
-static const char *instead_of(RatchetState to);
+static const char *ways_from(RatchetState from);
 static char *job_name(const RatchetRow *row);
 static void trigger_called_wrongly(void);
 static void row_from_tuple(RatchetRow *row, HeapTuple tuple, TupleDesc desc);
@@ -217,8 +222,7 @@ check_transition(const RatchetRow *old, const RatchetRow *fresh)
 				 errmsg("job %s cannot go from %s to %s", job_name(old),
 						ratchet_state_name(from), ratchet_state_name(to)),
 				 errdetail("%s", rule),
-				 errhint("%s", ratchet_state_finished(from) && from != RATCHET_FAILED ?
-						 "ratchet.rerun() makes a new job from it." : instead_of(to))));
+				 errhint("%s", ways_from(from))));
 	if (from == RATCHET_RUNNING && to == RATCHET_RUNNING)
 		check_running_unchanged(old, fresh);
 }
@@ -232,6 +236,8 @@ check_running_unchanged(const RatchetRow *old, const RatchetRow *fresh)
 
 		for (int i = 0; i < lengthof(running_columns); i++)
 			may_change |= running_columns[i] == column;
+		for (int i = 0; i < lengthof(derived_columns); i++)
+			may_change |= derived_columns[i] == column;
 		if (!may_change && !same((RatchetColumn) column, old, fresh))
 			ereport(ERROR,
 					(errcode(RATCHET_ERRCODE_TRANSITION),
@@ -298,7 +304,7 @@ check_consistency(const RatchetRow *row)
 				 errmsg("job %s would be inconsistent in state %s", job_name(row),
 						ratchet_state_name(state)),
 				 errdetail("%s", rule),
-				 errhint("%s", instead_of(state))));
+				 errhint("Use the functions of ratchet: they keep a job consistent.")));
 }
 
 /* Columns that follow from the others, whatever the writer wrote. */
@@ -425,29 +431,23 @@ same(RatchetColumn column, const RatchetRow *a, const RatchetRow *b)
 	return datum_image_eq(x, y, catalog->column_byval[column], catalog->column_len[column]);
 }
 
+/* What can be done with a job in this state. */
 static const char *
-instead_of(RatchetState to)
+ways_from(RatchetState from)
 {
-	switch (to)
+	switch (from)
 	{
 		case RATCHET_PENDING:
-			return "Use ratchet.release(), ratchet.retry() or ratchet.resume().";
+			return "Use ratchet.claim(), ratchet.pause(), ratchet.reschedule() or ratchet.cancel().";
 		case RATCHET_RUNNING:
-			return "Use ratchet.claim().";
-		case RATCHET_SUCCEEDED:
-			return "Use ratchet.complete().";
+			return "Use ratchet.complete(), ratchet.fail(), ratchet.skip(), ratchet.release() or ratchet.cancel().";
 		case RATCHET_FAILED:
-			return "Use ratchet.fail().";
+			return "Use ratchet.retry() or ratchet.pause().";
 		case RATCHET_PAUSED:
-			return "Use ratchet.pause().";
-		case RATCHET_CANCELED:
-			return "Use ratchet.cancel().";
-		case RATCHET_SKIPPED:
-			return "Use ratchet.skip().";
-		case RATCHET_EXPIRED:
-			return "Give expires_in to ratchet.enqueue().";
+			return "Use ratchet.resume() or ratchet.cancel().";
+		default:
+			return "ratchet.rerun() makes a new job from it.";
 	}
-	return "";					/* keep compiler quiet */
 }
 
 static char *
@@ -483,21 +483,20 @@ row_from_tuple(RatchetRow *row, HeapTuple tuple, TupleDesc desc)
 	pfree(nulls);
 }
 
-/* Only what the guard may have set goes back into the tuple. */
+/* Only what the guard has set goes back into the tuple. */
 static HeapTuple
 tuple_from_row(const RatchetRow *row, HeapTuple base, TupleDesc desc)
 {
-	static const RatchetColumn derived[] = {RC_READY_AT, RC_LEFT_AT, RC_LEASE_US, RC_VERSION};
 	const RatchetCatalog *catalog = ratchet_catalog();
-	int			attnums[lengthof(derived)];
-	Datum		values[lengthof(derived)];
-	bool		nulls[lengthof(derived)];
+	int			attnums[lengthof(derived_columns)];
+	Datum		values[lengthof(derived_columns)];
+	bool		nulls[lengthof(derived_columns)];
 
-	for (int i = 0; i < lengthof(derived); i++)
+	for (int i = 0; i < lengthof(derived_columns); i++)
 	{
-		attnums[i] = catalog->column[derived[i]];
-		values[i] = row->value[derived[i]];
-		nulls[i] = row->isnull[derived[i]];
+		attnums[i] = catalog->column[derived_columns[i]];
+		values[i] = row->value[derived_columns[i]];
+		nulls[i] = row->isnull[derived_columns[i]];
 	}
-	return heap_modify_tuple_by_cols(base, desc, lengthof(derived), attnums, values, nulls);
+	return heap_modify_tuple_by_cols(base, desc, lengthof(derived_columns), attnums, values, nulls);
 }

@@ -10,6 +10,7 @@
 #include "postgres.h"
 
 #include "access/stratnum.h"
+#include "access/xact.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
 #include "utils/fmgroids.h"
@@ -160,12 +161,16 @@ ratchet_job_open(void)
 	return store;
 }
 
-/* The newest committed version of a job, in store->found and *row. */
+/*
+ * The newest committed version of a job, or the one that this call itself has
+ * written for an id it was given twice, in store->found and *row.
+ */
 bool
 ratchet_job_find(RatchetStore *store, const pg_uuid_t *id, RatchetRow *row)
 {
 	ScanKeyData key;
 
+	CommandCounterIncrement();
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(id));
 	if (!ratchet_store_find(store, ratchet_catalog()->job_pkey, &key, 1))
 		return false;

@@ -31,7 +31,7 @@ static const struct
 }			rules[] =
 {
 	{"jdbc:[^[:space:]\"'<>]+", "jdbc:" REDACTED, false},
-	{"([a-z][a-z0-9+.-]*://)[^[:space:]/@\"']+@", "\\1" REDACTED "@", false},
+	{"([a-z][a-z0-9+.-]*://)[^[:space:]/\"']+@", "\\1" REDACTED "@", false},
 	{"((password|passwd|pwd|secret|token|apikey|api_key|access_key|private_key|credential)s?[\"']?[[:space:]]*[=:][[:space:]]*)"
 	"(\"[^\"]*\"|'[^']*'|[^[:space:],;&}]+)", "\\1" REDACTED, false},
 	{"[[:alnum:]._%+-]+@[[:alnum:]-]+([.][[:alnum:]-]+)+", REDACTED, true},

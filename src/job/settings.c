@@ -1,9 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * settings.c
- *	  Settings of queues and rights of roles, cached in the backend.
+ *	  Settings of queues, rights of roles and draining nodes, cached in the
+ *	  backend.
  *
- * Both tables are small and read at every call, so each backend keeps them whole
+ * These tables are small and read at every call, so each backend keeps them whole
  * and reads them again after a change. A statement trigger on the table sends
  * the relcache invalidation, whoever writes it: it reaches every backend at the
  * commit, this one at the end of the command, and takes back what this one
@@ -56,6 +57,8 @@ static Cache queue_cache;
 static HTAB *queues = NULL;
 static Cache access_cache;
 static List *rights = NIL;		/* of Right */
+static Cache draining_cache;
+static List *draining = NIL;	/* of node names; "" for all */
 
 PG_FUNCTION_INFO_V1(ratchet_settings_changed);
 
@@ -66,6 +69,8 @@ static void begin_queues(void);
 static void read_queue(TupleTableSlot *slot, void *arg);
 static void begin_rights(void);
 static void read_right(TupleTableSlot *slot, void *arg);
+static void begin_draining(void);
+static void read_draining(TupleTableSlot *slot, void *arg);
 static bool right_counts(const Right *right, Oid role);
 
 static const RatchetQueue defaults = {
@@ -163,7 +168,24 @@ ratchet_access_queues(Oid role, RatchetAccess access)
 	return construct_array(queues_of_role, count, TEXTOID, -1, false, TYPALIGN_INT);
 }
 
-/* AFTER statement trigger of both tables. */
+/* Whether a node, or every node, is told to claim nothing. */
+bool
+ratchet_node_draining(text *node)
+{
+	ListCell   *lc;
+
+	refresh(&draining_cache, ratchet_catalog()->draining, "ratchet draining", begin_draining, read_draining);
+	foreach(lc, draining)
+	{
+		const char *name = lfirst(lc);
+
+		if (name[0] == '\0' || strcmp(name, text_to_cstring(node)) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* AFTER statement trigger of the tables. */
 Datum
 ratchet_settings_changed(PG_FUNCTION_ARGS)
 {
@@ -230,6 +252,8 @@ forget(Datum arg, Oid relid)
 		queue_cache.valid = false;
 	if (relid == InvalidOid || relid == access_cache.relid)
 		access_cache.valid = false;
+	if (relid == InvalidOid || relid == draining_cache.relid)
+		draining_cache.valid = false;
 }
 
 static void
@@ -326,6 +350,21 @@ read_right(TupleTableSlot *slot, void *arg)
 	if (!isnull)
 		text_to_cstring_buffer(DatumGetTextPP(queue), right->queue, sizeof(right->queue));
 	rights = lappend(rights, right);
+}
+
+static void
+begin_draining(void)
+{
+	draining = NIL;
+}
+
+static void
+read_draining(TupleTableSlot *slot, void *arg)
+{
+	bool		isnull;
+	Datum		node = column(slot, "node", &isnull);
+
+	draining = lappend(draining, isnull ? pstrdup("") : TextDatumGetCString(node));
 }
 
 /* A right whose role is gone counts for nothing. */

@@ -58,7 +58,7 @@ struct RatchetScan
 static bool needs_executor(Relation rel);
 static Relation open_index_of(RatchetStore *store, Oid index);
 static void insert_by_executor(RatchetStore *store);
-static TM_Result lock_row(RatchetStore *store, TupleTableSlot *found, bool wait);
+static void refused_by_trigger(RatchetStore *store);
 static TM_Result update_by_executor(RatchetStore *store, TupleTableSlot *found, bool wait);
 
 /*
@@ -206,7 +206,7 @@ ratchet_store_update(RatchetStore *store, TupleTableSlot *found, bool wait)
 	 */
 	if (!wait)
 	{
-		result = lock_row(store, found, false);
+		result = ratchet_store_lock(store, found, false);
 		if (result != TM_Ok)
 			return result;
 		wait = true;
@@ -219,6 +219,24 @@ ratchet_store_update(RatchetStore *store, TupleTableSlot *found, bool wait)
 		list_free(ratchet_insert_index_tuples(store->rri, store->fresh, store->estate,
 											  false, NULL, NIL));
 	ResetPerTupleExprContext(store->estate);
+	return result;
+}
+
+/*
+ * Lock the row version in "found" as an update would; answers like one. For a
+ * caller that has to decide between finding the row and writing it.
+ */
+TM_Result
+ratchet_store_lock(RatchetStore *store, TupleTableSlot *found, bool wait)
+{
+	TupleTableSlot *locked = table_slot_create(store->rel, NULL);
+	TM_FailureData tmfd;
+	TM_Result	result;
+
+	result = table_tuple_lock(store->rel, &found->tts_tid, GetLatestSnapshot(), locked,
+							  GetCurrentCommandId(false), LockTupleNoKeyExclusive,
+							  wait ? LockWaitBlock : LockWaitSkip, 0, &tmfd);
+	ExecDropSingleTupleTableSlot(locked);
 	return result;
 }
 
@@ -349,11 +367,14 @@ open_index_of(RatchetStore *store, Oid index)
 static void
 insert_by_executor(RatchetStore *store)
 {
+	ItemPointerSetInvalid(&store->fresh->tts_tid);
 	store->estate->es_output_cid = GetCurrentCommandId(true);
 	AfterTriggerBeginQuery();
 	ExecSimpleRelationInsert(store->rri, store->estate, store->fresh);
 	AfterTriggerEndQuery(store->estate);
 	ResetPerTupleExprContext(store->estate);
+	if (!ItemPointerIsValid(&store->fresh->tts_tid))
+		refused_by_trigger(store);
 }
 
 /*
@@ -364,11 +385,12 @@ insert_by_executor(RatchetStore *store)
 static TM_Result
 update_by_executor(RatchetStore *store, TupleTableSlot *found, bool wait)
 {
-	TM_Result	result = lock_row(store, found, wait);
+	TM_Result	result = ratchet_store_lock(store, found, wait);
 	EPQState	epq;
 
 	if (result == TM_Ok)
 	{
+		ItemPointerSetInvalid(&store->fresh->tts_tid);
 		store->estate->es_output_cid = GetCurrentCommandId(true);
 		ratchet_eval_plan_qual_init(&epq, store->estate);
 		AfterTriggerBeginQuery();
@@ -376,20 +398,23 @@ update_by_executor(RatchetStore *store, TupleTableSlot *found, bool wait)
 		AfterTriggerEndQuery(store->estate);
 		EvalPlanQualEnd(&epq);
 		ResetPerTupleExprContext(store->estate);
+		if (!ItemPointerIsValid(&store->fresh->tts_tid))
+		{
+			if (wait)
+				refused_by_trigger(store);
+			result = TM_WouldBlock; /* not to be had, as if somebody held it */
+		}
 	}
 	return result;
 }
 
-static TM_Result
-lock_row(RatchetStore *store, TupleTableSlot *found, bool wait)
+/* A BEFORE trigger that is not ours returned NULL: the row was not written. */
+static void
+refused_by_trigger(RatchetStore *store)
 {
-	TupleTableSlot *locked = table_slot_create(store->rel, NULL);
-	TM_FailureData tmfd;
-	TM_Result	result;
-
-	result = table_tuple_lock(store->rel, &found->tts_tid, GetLatestSnapshot(), locked,
-							  GetCurrentCommandId(false), LockTupleNoKeyExclusive,
-							  wait ? LockWaitBlock : LockWaitSkip, 0, &tmfd);
-	ExecDropSingleTupleTableSlot(locked);
-	return result;
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("a trigger of table \"%s\" suppressed the change",
+					RelationGetRelationName(store->rel)),
+			 errhint("A BEFORE trigger on ratchet's tables must return the new row.")));
 }

@@ -14,8 +14,10 @@ use warnings FATAL => 'all';
 use Exporter 'import';
 use PostgreSQL::Test::Cluster;
 use Test::More;
+use Time::HiRes qw(usleep);
 
-our @EXPORT = qw(ratchet_node poll_until kill_backend log_position);
+our @EXPORT = qw(ratchet_node poll_until kill_backend log_position crash_server crash_backend forget_session
+  sql_error sql_fails);
 
 # A running server with database postgres and the extension in it.
 #
@@ -69,11 +71,73 @@ sub kill_backend
     return $pids[0];
 }
 
+# Kill the postmaster the hard way, and start again as soon as its children have noticed.
+sub crash_server
+{
+    my ($node) = @_;
+    my $pid = $node->{_pid};
+
+    $node->kill9;
+    for (1 .. 600)
+    {
+        # Until it is really gone the new one believes that its lock file is in use; then come the shared memory's users.
+        if (!kill 0, $pid)
+        {
+            return if $node->start(fail_ok => 1);
+        }
+        usleep(100_000);
+    }
+    BAIL_OUT('the server does not come back after a crash');
+}
+
+# Kill the backend of a background_psql session, and wait until the server has restarted itself. The session is over.
+sub crash_backend
+{
+    my ($node, $session) = @_;
+    my $pid      = $session->query_safe('SELECT pg_backend_pid()');
+    my $position = log_position($node);
+
+    kill 'KILL', $pid or BAIL_OUT("could not kill process $pid: $!");
+    $node->wait_for_log(qr/all server processes terminated; reinitializing/, $position);
+    poll_until($node, 'SELECT true');
+    forget_session($session);
+    return;
+}
+
+# End what is left of a session that has lost its server.
+sub forget_session
+{
+    my ($session) = @_;
+    eval { $session->{run}->kill_kill; };
+    return;
+}
+
 # Where the server log ends now: $node->wait_for_log($regexp, $position) then looks only at what comes later.
 sub log_position
 {
     my ($node) = @_;
     return -s $node->logfile;
+}
+
+# What a statement fails with, as "SQLSTATE: message" and then the lines of detail, hint and so on; '' if it does not fail.
+sub sql_error
+{
+    my ($node, $dbname, $sql) = @_;
+    my $stderr = '';
+
+    # One -c for all of it would be one transaction; a script is not.
+    $node->psql($dbname, "\\set VERBOSITY verbose\n$sql", stderr => \$stderr, on_error_stop => 1);
+    return $stderr =~ /^(?:psql:[^\n]*?: )?(?:ERROR|FATAL):  (.*)/ms ? $1 : '';
+}
+
+# A test: the statement fails with this SQLSTATE, and says something that matches the expression if there is one.
+sub sql_fails
+{
+    my ($node, $dbname, $sql, $sqlstate, $name, $regexp) = @_;
+    my $error = sql_error($node, $dbname, $sql);
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+    return like($error, defined $regexp ? qr/^\Q$sqlstate\E: .*$regexp/s : qr/^\Q$sqlstate\E: /, $name);
 }
 
 1;
