@@ -714,7 +714,7 @@ CREATE FUNCTION ratchet.worker_figures(
     OUT last_error text,
     OUT last_error_at timestamptz
 ) RETURNS SETOF record
-    LANGUAGE C VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ratchet_worker_figures';
+    LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ratchet_worker_figures';
 COMMENT ON FUNCTION ratchet.worker_figures IS 'what ratchet.worker_stat shows';
 
 CREATE VIEW ratchet.worker_stat WITH (security_barrier = true) AS

@@ -84,7 +84,9 @@ SELECT 'regress_operate', 'EXECUTE', unnest(ARRAY['retry(uuid)', 'retry_many(tex
     'cancel_many(text)', 'rerun(uuid)', 'reschedule(uuid)', 'configure_queue(text)', 'pause_queue(text)', 'resume_queue(text)', 'forget(uuid)',
     'drain(text)', 'undrain(text)', 'maintenance_step(text)', 'run_maintenance()'])
 UNION ALL
-SELECT 'regress_observe', 'SELECT', unnest(ARRAY['jobs', 'job_errors', 'queues', 'node']);
+SELECT 'regress_observe', 'EXECUTE', 'worker_figures()'
+UNION ALL
+SELECT 'regress_observe', 'SELECT', unnest(ARRAY['jobs', 'job_errors', 'queues', 'node', 'worker_stat']);
 
 SELECT set_eq(format('SELECT privilege || '' '' || what FROM granted WHERE role = %L', role),
               format('SELECT privilege || '' '' || what FROM expected WHERE role = %L', role), format('%s can do exactly this', role))
