@@ -8,8 +8,9 @@
  * has done what is due now. Below that lies the poll (bgw/polling.c), which
  * performs all duties whether due or not. Each run is a bounded transaction of
  * its own; a full batch is repeated at once; an error is logged once per episode
- * and delays its own duty only. A duty that takes long is not performed more
- * than a twentieth of the time. Between two transactions nothing is held.
+ * and delays its own duty only. A duty that takes long rests afterwards: from
+ * polls so long that they take a twentieth of the time, half a second at most from
+ * what is due. Between two transactions nothing is held.
  *
  * The worker ends by itself when the extension is gone, when the launcher asks,
  * and when somebody wants the database for himself: then it cannot get the lock
@@ -42,6 +43,7 @@
 #define LOCKED_MS		1000	/* until we try again while the extension is being changed */
 #define MAX_BATCHES		20		/* of one duty before the others have their turn */
 #define COST_FACTOR		20		/* rest after a run, as a multiple of its length */
+#define MAX_REST_US		(500 * 1000)	/* what is due does not wait longer for it */
 #define CLOCK_WENT_BACK_US (5 * USECS_PER_MINUTE)	/* no delay of ours is that long */
 
 /* What this worker knows about a duty. */
@@ -49,6 +51,7 @@ typedef struct Progress
 {
 	TimestampTz last_run;
 	TimestampTz not_before;		/* rest, or backoff after errors */
+	TimestampTz no_poll_before; /* rest from polls, which may be longer */
 	int			failures;		/* in a row: an episode */
 	int			sqlerrcode;		/* of the episode */
 } Progress;
@@ -156,7 +159,8 @@ step(MemoryContext context)
 	{
 		Progress   *own = &progress[duty];
 		bool		due = (TimestampTz) pg_atomic_read_u64(&slot->due[duty]) <= now;
-		bool		polled = polls && (poked || own->last_run > now ||
+		bool		rested = own->no_poll_before <= now || own->no_poll_before - now > CLOCK_WENT_BACK_US;
+		bool		polled = polls && rested && (poked || own->last_run > now ||
 									   now - own->last_run >= ratchet_duties[duty].period_ms * INT64CONST(1000));
 
 		if (!(due || polled) || (own->not_before > now && own->not_before - now <= CLOCK_WENT_BACK_US))
@@ -289,7 +293,12 @@ run_duty(RatchetDutyId duty, int64 *rows)
 	else if (done >= RATCHET_DUTY_BATCH)
 		next = ended;			/* more to do, after the others */
 	else
-		own->not_before = ended + Min(COST_FACTOR * Max(ended - began, 0), USECS_PER_MINUTE);
+	{
+		int64		rest = COST_FACTOR * Max(ended - began, 0);
+
+		own->not_before = ended + Min(rest, MAX_REST_US);
+		own->no_poll_before = ended + Min(rest, USECS_PER_MINUTE);
+	}
 	ratchet_slot_due(slot, duty, next);
 	return possible;
 }
