@@ -684,11 +684,12 @@ SELECT id, queue, kind, payload, state, priority, scheduled_at, created_at, atte
  WHERE ratchet.has_access(queue, 'observe');
 COMMENT ON VIEW ratchet.jobs IS 'live and archived jobs of the queues the caller may observe';
 
-CREATE FUNCTION ratchet.waiter_stats(
+CREATE FUNCTION ratchet.waiter_figures(
     OUT slots bigint, OUT waiting bigint, OUT wakeups bigint, OUT passed_on bigint, OUT overflows bigint
-) LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ratchet_waiter_stats';
-COMMENT ON FUNCTION ratchet.waiter_stats IS 'figures for ratchet.waiter_stat';
-CREATE VIEW ratchet.waiter_stat AS SELECT slots, waiting, wakeups, passed_on, overflows FROM ratchet.waiter_stats();
+) LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ratchet_waiter_figures';
+COMMENT ON FUNCTION ratchet.waiter_figures IS 'what ratchet.waiter_stat shows';
+CREATE VIEW ratchet.waiter_stat WITH (security_barrier = true) AS
+SELECT slots, waiting, wakeups, passed_on, overflows FROM ratchet.waiter_figures();
 COMMENT ON VIEW ratchet.waiter_stat IS 'sessions of this server that wait for work or for a job: slots in shared memory (0: not preloaded), used ones, wake-ups sent and passed on, waits that found no slot and polled';
 
 CREATE VIEW ratchet.job_errors WITH (security_barrier = true) AS
@@ -710,6 +711,41 @@ SELECT n.node_id, n.heartbeat_at, n.started_at, n.info,
   FROM ratchet.node_heartbeats n
  WHERE ratchet.has_access(NULL, 'observe');
 COMMENT ON VIEW ratchet.node IS 'nodes that heartbeat, with the number of jobs they run in the queues the caller may observe';
+
+-- Figures from shared memory: empty when ratchet is not preloaded. The function
+-- shows the workers of other databases, and their errors, to members of
+-- pg_read_all_stats only.
+CREATE FUNCTION ratchet.worker_figures(
+    OUT process text,
+    OUT database name,
+    OUT pid int,
+    OUT state text,
+    OUT polling text,
+    OUT since timestamptz,
+    OUT last_pass timestamptz,
+    OUT next_pass timestamptz,
+    OUT passes bigint,
+    OUT changed jsonb,
+    OUT failures int,
+    OUT last_error text,
+    OUT last_error_at timestamptz
+) RETURNS SETOF record
+    LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ratchet_worker_figures';
+COMMENT ON FUNCTION ratchet.worker_figures IS 'what ratchet.worker_stat shows';
+
+CREATE VIEW ratchet.worker_stat WITH (security_barrier = true) AS
+SELECT process, database, pid, state, polling, since, last_pass, next_pass, passes, changed, failures, last_error, last_error_at
+  FROM ratchet.worker_figures();
+COMMENT ON VIEW ratchet.worker_stat IS 'the launcher and the background workers: what they do, did last and will do next';
+COMMENT ON COLUMN ratchet.worker_stat.process IS 'launcher or worker';
+COMMENT ON COLUMN ratchet.worker_stat.state IS 'launcher: running, stopped, out of workers or out of slots; worker: wanted, starting, probing, idle or working';
+COMMENT ON COLUMN ratchet.worker_stat.polling IS 'how often the worker looks for what no timer told it about: burst, normal or deep idle';
+COMMENT ON COLUMN ratchet.worker_stat.since IS 'when the process started, or began to be wanted';
+COMMENT ON COLUMN ratchet.worker_stat.last_pass IS 'when duties were last performed (launcher: when pg_database was last read)';
+COMMENT ON COLUMN ratchet.worker_stat.next_pass IS 'the latest time of the next pass; for a wanted worker its start';
+COMMENT ON COLUMN ratchet.worker_stat.passes IS 'how often duties were performed (launcher: workers started)';
+COMMENT ON COLUMN ratchet.worker_stat.changed IS 'rows changed by each duty';
+COMMENT ON COLUMN ratchet.worker_stat.failures IS 'starts in a row that ended in an error';
 
 -------------------------------------------------------------------------------
 -- Dump and rights

@@ -14,22 +14,28 @@
 #include <limits.h>
 
 #include "miscadmin.h"
+#include "nodes/pg_list.h"
 #include "utils/guc.h"
+#include "utils/varlena.h"
 
 #include "ratchet.h"
 
 int			ratchet_archive_after = 3600;
 int			ratchet_archive_keep = 90 * SECS_PER_DAY;
+char	   *ratchet_databases = NULL;
 int			ratchet_default_lease = 5 * 60 * 1000;
 int			ratchet_failed_keep = 30 * SECS_PER_DAY;
 int			ratchet_max_claim_wait = 5000;
 int			ratchet_max_crashes = 5;
+int			ratchet_max_databases = 64;
 int			ratchet_max_payload_size = 1024 * 1024;
 int			ratchet_max_result_size = 1024 * 1024;
 int			ratchet_max_waiters = 1000;
 int			ratchet_node_timeout = 60 * 1000;
 int			ratchet_priority_boost_interval = 15 * 60 * 1000;
 bool		ratchet_redact_emails = true;
+
+static bool check_databases(char **value, void **extra, GucSource source);
 
 void
 ratchet_guc_define(void)
@@ -44,6 +50,11 @@ ratchet_guc_define(void)
 							NULL,
 							&ratchet_archive_keep, 90 * SECS_PER_DAY, 0, INT_MAX,
 							PGC_SUSET, GUC_UNIT_S, NULL, NULL, NULL);
+	DefineCustomStringVariable("ratchet.databases",
+							   "Databases that background workers serve, if they have the extension.",
+							   "A list of names; * stands for all.",
+							   &ratchet_databases, "*",
+							   PGC_SIGHUP, GUC_LIST_INPUT, check_databases, NULL, NULL);
 	DefineCustomIntVariable("ratchet.default_lease",
 							"Lease of a claim when neither call, job nor queue sets one.",
 							NULL,
@@ -64,6 +75,12 @@ ratchet_guc_define(void)
 							NULL,
 							&ratchet_max_crashes, 5, 1, INT_MAX,
 							PGC_SUSET, 0, NULL, NULL, NULL);
+	if (process_shared_preload_libraries_in_progress)
+		DefineCustomIntVariable("ratchet.max_databases",
+								"Number of databases that background workers serve at most.",
+								"It takes effect only with ratchet in shared_preload_libraries.",
+								&ratchet_max_databases, 64, 1, 10000,
+								PGC_POSTMASTER, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("ratchet.max_payload_size",
 							"Largest payload of a job.",
 							NULL,
@@ -96,4 +113,18 @@ ratchet_guc_define(void)
 							 &ratchet_redact_emails, true,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 	MarkGUCPrefixReserved("ratchet");
+}
+
+static bool
+check_databases(char **value, void **extra, GucSource source)
+{
+	char	   *copy = pstrdup(*value);
+	List	   *names = NIL;
+	bool		valid = SplitIdentifierString(copy, ',', &names);
+
+	if (!valid)
+		GUC_check_errdetail("List syntax is invalid.");
+	list_free(names);
+	pfree(copy);
+	return valid;
 }

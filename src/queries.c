@@ -200,6 +200,14 @@ static const struct
 		"DELETE FROM ratchet.lock WHERE name = $1 AND owner = $2",
 		2, {TEXTOID, TEXTOID}
 	},
+	[RQ_NODE_OLDEST] = {
+		"SELECT heartbeat_at FROM ratchet.node_heartbeats ORDER BY heartbeat_at LIMIT 1",
+		0, {0}
+	},
+	[RQ_LOCK_NEXT] = {
+		"SELECT expires_at FROM ratchet.lock ORDER BY expires_at LIMIT 1",
+		0, {0}
+	},
 	[RQ_LOCK_EXPIRE] = {
 		"DELETE FROM ratchet.lock WHERE ctid IN ("
 		"  SELECT ctid FROM ratchet.lock WHERE expires_at <= $1"
@@ -299,6 +307,15 @@ ratchet_query(RatchetQuery query, const Datum *args, const bool *isnull)
 		nulls[i] = isnull != NULL && isnull[i] ? 'n' : ' ';
 	nulls[queries[query].nargs] = '\0';
 	return run(plans[query], queries[query].sql, args, nulls);
+}
+
+/* The timestamp that the query's first row begins with. */
+TimestampTz
+ratchet_first_time(void)
+{
+	bool		isnull;
+
+	return DatumGetTimestampTz(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
 }
 
 /* Run a command made of quoted identifiers, as partition upkeep and GRANT need. */

@@ -13,7 +13,7 @@
 
 #include "miscadmin.h"
 
-#include "ratchet.h"
+#include "bgw/bgw.h"
 
 RATCHET_MODULE_MAGIC;
 
@@ -28,5 +28,7 @@ _PG_init(void)
 	{
 		ratchet_shmem_init();
 		ratchet_wakeup_init();
+		ratchet_notice_init();
+		ratchet_launcher_register();
 	}
 }

@@ -208,10 +208,12 @@ typedef struct RatchetJobSpec
 /* in guc.c */
 extern int	ratchet_archive_after;	/* s */
 extern int	ratchet_archive_keep;	/* s */
+extern char *ratchet_databases;
 extern int	ratchet_default_lease;	/* ms */
 extern int	ratchet_failed_keep;	/* s */
 extern int	ratchet_max_claim_wait; /* ms */
 extern int	ratchet_max_crashes;
+extern int	ratchet_max_databases;
 extern int	ratchet_max_payload_size;	/* bytes */
 extern int	ratchet_max_result_size;	/* bytes */
 extern int	ratchet_node_timeout;	/* ms */
@@ -256,12 +258,14 @@ typedef enum RatchetQuery
 	RQ_NODE_HEARTBEAT,
 	RQ_NODE_STALE,
 	RQ_NODE_REMOVE,
+	RQ_NODE_OLDEST,
 	RQ_DRAIN,
 	RQ_UNDRAIN,
 	RQ_LOCK_TRY,
 	RQ_LOCK_RENEW,
 	RQ_LOCK_RELEASE,
 	RQ_LOCK_EXPIRE,
+	RQ_LOCK_NEXT,
 	RQ_ACCESS_FUNCTIONS,
 	RQ_GUARD_STATE,
 	RQ_PARTITION_WANTED,
@@ -274,6 +278,7 @@ typedef enum RatchetQuery
 extern void ratchet_spi_begin(RatchetIdentity *before);
 extern void ratchet_spi_end(const RatchetIdentity *before);
 extern uint64 ratchet_query(RatchetQuery query, const Datum *args, const bool *isnull);
+extern TimestampTz ratchet_first_time(void);
 extern uint64 ratchet_command(const char *sql);
 
 /* in shared/shmem.c */
@@ -486,36 +491,50 @@ extern TimestampTz ratchet_claim_next_due(RatchetClaimRequest *request, Timestam
 extern void ratchet_claim_or_wait(RatchetClaimRequest *request, struct ReturnSetInfo *rsinfo);
 
 /* in flow/lock.c */
-extern int64 ratchet_duty_locks(TimestampTz now);
+extern int64 ratchet_duty_locks(TimestampTz now, TimestampTz *next);
 
 /* in flow/node.c */
-extern int64 ratchet_duty_nodes(TimestampTz now);
+extern int64 ratchet_duty_nodes(TimestampTz now, TimestampTz *next);
 
 /* in bgw/maintenance.c */
-typedef int64 (*RatchetDuty) (TimestampTz now);
+/*
+ * A duty does what is due now, a bounded amount of it, and answers how many rows
+ * it changed. It lowers *next to the nearest time at which it has more to do.
+ */
+typedef int64 (*RatchetDuty) (TimestampTz now, TimestampTz *next);
 
 /* One transaction's worth of a duty; a duty that did this many is called again. */
 #define RATCHET_DUTY_BATCH 1000
 
+/* When a duty looks again at a row that another transaction holds. */
+#define RATCHET_HELD_ROW_US (5 * USECS_PER_SEC)
+
+
+extern void ratchet_due(TimestampTz *next, TimestampTz at);
+
+/* in bgw/notice.c: what a commit has to tell the workers */
+extern void ratchet_notice_row(const RatchetRow *row, TimestampTz now);
+extern void ratchet_notice_settings(void);
+
 /* in bgw/archive.c */
 extern bool ratchet_archive_wants_at_once(const RatchetRow *row);
 extern int64 ratchet_archive_move(const pg_uuid_t *ids, int count, TimestampTz now);
-extern int64 ratchet_duty_archive(TimestampTz now);
+extern int64 ratchet_duty_archive(TimestampTz now, TimestampTz *next);
 
 /* in bgw/expire.c */
-extern int64 ratchet_duty_expire(TimestampTz now);
+extern int64 ratchet_duty_expire(TimestampTz now, TimestampTz *next);
 
 /* in bgw/partition.c */
-extern int64 ratchet_duty_partitions(TimestampTz now);
-extern int64 ratchet_duty_purge(TimestampTz now);
+extern int64 ratchet_duty_partitions(TimestampTz now, TimestampTz *next);
+extern int64 ratchet_duty_purge(TimestampTz now, TimestampTz *next);
 
 /* in bgw/recover.c */
-extern int64 ratchet_duty_recover(TimestampTz now);
-extern int64 ratchet_duty_timeout(TimestampTz now);
-extern int64 ratchet_recover_node(const text *node, TimestampTz now);
+extern int64 ratchet_duty_recover(TimestampTz now, TimestampTz *next);
+extern int64 ratchet_duty_timeout(TimestampTz now, TimestampTz *next);
+extern int64 ratchet_recover_node(const text *node, TimestampTz now, TimestampTz *next);
 
 /* in bgw/upkeep.c */
-extern int64 ratchet_duty_guard(TimestampTz now);
-extern int64 ratchet_duty_keys(TimestampTz now);
+extern int64 ratchet_duty_guard(TimestampTz now, TimestampTz *next);
+extern int64 ratchet_duty_keys(TimestampTz now, TimestampTz *next);
 
 #endif							/* RATCHET_H */

@@ -70,7 +70,8 @@ static const struct
 	{"undrain", OPERATE},
 	{"maintenance_step", OPERATE},
 	{"run_maintenance", OPERATE},
-	{"waiter_stats", OBSERVE},
+	{"waiter_figures", OBSERVE},
+	{"worker_figures", OBSERVE},
 	{"has_access", ALL},
 	{"is_terminal", ALL},
 	{"is_successful", ALL},
@@ -90,6 +91,7 @@ static const struct
 	{"ratchet.queues", OBSERVE},
 	{"ratchet.node", OBSERVE},
 	{"ratchet.waiter_stat", OBSERVE},
+	{"ratchet.worker_stat", OBSERVE},
 	{"ratchet.transition", ALL},
 };
 

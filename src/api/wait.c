@@ -70,7 +70,7 @@ struct Wait
 
 PG_FUNCTION_INFO_V1(ratchet_wait);
 PG_FUNCTION_INFO_V1(ratchet_await);
-PG_FUNCTION_INFO_V1(ratchet_waiter_stats);
+PG_FUNCTION_INFO_V1(ratchet_waiter_figures);
 
 static void require_autocommit(FunctionCallInfo fcinfo, const char *name);
 static int64 arg_timeout(FunctionCallInfo fcinfo, int arg);
@@ -179,7 +179,7 @@ ratchet_claim_or_wait(RatchetClaimRequest *request, struct ReturnSetInfo *rsinfo
 }
 
 Datum
-ratchet_waiter_stats(PG_FUNCTION_ARGS)
+ratchet_waiter_figures(PG_FUNCTION_ARGS)
 {
 	RatchetWakeupStat stat;
 	Datum		values[5];

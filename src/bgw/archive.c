@@ -16,7 +16,7 @@
 
 #include "ratchet.h"
 
-static bool is_due(const RatchetRow *row, TimestampTz now);
+static bool due_at(const RatchetRow *row, TimestampTz *at);
 
 /* archive_after = 0: the finishing call moves the job itself. */
 bool
@@ -59,7 +59,7 @@ ratchet_archive_move(const pg_uuid_t *ids, int count, TimestampTz now)
  * order in which they left the ready index, which is never after they finished.
  */
 int64
-ratchet_duty_archive(TimestampTz now)
+ratchet_duty_archive(TimestampTz now, TimestampTz *next)
 {
 	RatchetStore *store = ratchet_job_open();
 	RatchetScan *scan = ratchet_scan_begin(store, ratchet_catalog()->job_left, 1, false);
@@ -72,26 +72,34 @@ ratchet_duty_archive(TimestampTz now)
 	while (count < RATCHET_DUTY_BATCH && ratchet_scan_next(scan))
 	{
 		RatchetRow	row;
+		TimestampTz at;
 
 		if (!ratchet_scan_entry_free(scan))
 			continue;
 		ratchet_row_read(&row, ratchet_scan_slot(scan));
-		if (is_due(&row, now))
+		if (!due_at(&row, &at))
+			continue;
+		if (at <= now)
 			ids[count++] = *RC_UUID(&row, RC_ID);
+		else
+			ratchet_due(next, at);
 	}
 	ratchet_scan_end(scan);
 	ratchet_store_close(store);
 	return ratchet_archive_move(ids, count, now);
 }
 
-/* Failed jobs stay longer: an archived one cannot be retried any more. */
+/*
+ * When a finished job is to be archived. Failed jobs stay longer: an archived
+ * one cannot be retried any more.
+ */
 static bool
-is_due(const RatchetRow *row, TimestampTz now)
+due_at(const RatchetRow *row, TimestampTz *at)
 {
 	RatchetState state = ratchet_row_state(row);
 	int64		keep_us;
 
-	if (!ratchet_state_finished(state))
+	if (!ratchet_state_finished(state) || TIMESTAMP_NOT_FINITE(RC_TIMESTAMP(row, RC_FINISHED_AT)))
 		return false;
 	if (state == RATCHET_FAILED)
 		keep_us = (int64) ratchet_failed_keep * USECS_PER_SEC;
@@ -101,5 +109,6 @@ is_due(const RatchetRow *row, TimestampTz now)
 
 		keep_us = ratchet_queue_archive_after_us(&queue);
 	}
-	return now - RC_TIMESTAMP(row, RC_FINISHED_AT) >= keep_us;
+	*at = RC_TIMESTAMP(row, RC_FINISHED_AT) + keep_us;
+	return true;
 }

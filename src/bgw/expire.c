@@ -10,35 +10,46 @@
  */
 #include "postgres.h"
 
-#include "access/stratnum.h"
-#include "utils/fmgroids.h"
+#include "access/skey.h"
 
 #include "ratchet.h"
 
 int64
-ratchet_duty_expire(TimestampTz now)
+ratchet_duty_expire(TimestampTz now, TimestampTz *next)
 {
 	RatchetStore *store = ratchet_job_open();
 	RatchetScan *scan = ratchet_scan_begin(store, ratchet_catalog()->job_expires, 1, false);
 	ScanKeyData key;
 	int64		expired = 0;
 
-	ScanKeyInit(&key, 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE, TimestampTzGetDatum(now));
+	ScanKeyEntryInitialize(&key, SK_ISNULL | SK_SEARCHNOTNULL, 1, InvalidStrategy, InvalidOid,
+						   InvalidOid, InvalidOid, (Datum) 0);
 	ratchet_scan_restart(scan, &key);
 	while (expired < RATCHET_DUTY_BATCH && ratchet_scan_next(scan))
 	{
 		RatchetRow	old,
 					row;
 
-		if (!ratchet_scan_entry_free(scan))
-			continue;
 		ratchet_row_read(&old, ratchet_scan_slot(scan));
+		if (RC_TIMESTAMP(&old, RC_EXPIRES_AT) > now)
+		{
+			/* In the index's order: no other is due earlier. */
+			ratchet_due(next, RC_TIMESTAMP(&old, RC_EXPIRES_AT));
+			break;
+		}
+		if (!ratchet_scan_entry_free(scan))
+		{
+			ratchet_due(next, now + RATCHET_HELD_ROW_US);
+			continue;
+		}
 		if (ratchet_row_state(&old) != RATCHET_PENDING)
 			continue;
 		row = old;
 		ratchet_row_finish(&row, RATCHET_EXPIRED, now);
 		if (ratchet_job_update(store, ratchet_scan_slot(scan), &old, &row, now, false) == TM_Ok)
 			expired++;
+		else
+			ratchet_due(next, now + RATCHET_HELD_ROW_US);
 	}
 	ratchet_scan_end(scan);
 	ratchet_store_close(store);

@@ -37,7 +37,7 @@ static char *literal(TimestampTz at);
 
 /* Make the partitions that rows in the default partition belong to. */
 int64
-ratchet_duty_partitions(TimestampTz now)
+ratchet_duty_partitions(TimestampTz now, TimestampTz *next)
 {
 	RatchetIdentity before;
 	TimestampTz kept = now - (int64) ratchet_archive_keep * USECS_PER_SEC;
@@ -64,7 +64,7 @@ ratchet_duty_partitions(TimestampTz now)
 
 /* Drop partitions past archive_keep; delete what the default one keeps no longer. */
 int64
-ratchet_duty_purge(TimestampTz now)
+ratchet_duty_purge(TimestampTz now, TimestampTz *next)
 {
 	RatchetIdentity before;
 	TimestampTz kept = now - (int64) ratchet_archive_keep * USECS_PER_SEC;

@@ -19,37 +19,40 @@
 
 #include "ratchet.h"
 
-/* Decides about a running row, and changes it; the error, or NULL to leave it. */
-typedef text *(*Judge) (RatchetRow *row, const text *node, TimestampTz now);
+/*
+ * Decides about a running row, and changes it. Answers the error; or NULL to
+ * leave the row, with *next lowered to the time at which it will be due.
+ */
+typedef text *(*Judge) (RatchetRow *row, const text *node, TimestampTz now, TimestampTz *next);
 
-static int64 end_runs(TimestampTz now, Judge judge, const text *node);
-static text *judge_lease(RatchetRow *row, const text *node, TimestampTz now);
-static text *judge_node(RatchetRow *row, const text *node, TimestampTz now);
-static text *judge_timeout(RatchetRow *row, const text *node, TimestampTz now);
+static int64 end_runs(TimestampTz now, TimestampTz *next, Judge judge, const text *node);
+static text *judge_lease(RatchetRow *row, const text *node, TimestampTz now, TimestampTz *next);
+static text *judge_node(RatchetRow *row, const text *node, TimestampTz now, TimestampTz *next);
+static text *judge_timeout(RatchetRow *row, const text *node, TimestampTz now, TimestampTz *next);
 static bool lease_ended(const RatchetRow *row, TimestampTz now);
 static text *give_back(RatchetRow *row, const char *why, TimestampTz now);
 
 int64
-ratchet_duty_recover(TimestampTz now)
+ratchet_duty_recover(TimestampTz now, TimestampTz *next)
 {
-	return end_runs(now, judge_lease, NULL);
+	return end_runs(now, next, judge_lease, NULL);
 }
 
 int64
-ratchet_duty_timeout(TimestampTz now)
+ratchet_duty_timeout(TimestampTz now, TimestampTz *next)
 {
-	return end_runs(now, judge_timeout, NULL);
+	return end_runs(now, next, judge_timeout, NULL);
 }
 
 /* The node is stale: its jobs are orphans although their leases run. */
 int64
-ratchet_recover_node(const text *node, TimestampTz now)
+ratchet_recover_node(const text *node, TimestampTz now, TimestampTz *next)
 {
-	return end_runs(now, judge_node, node);
+	return end_runs(now, next, judge_node, node);
 }
 
 static int64
-end_runs(TimestampTz now, Judge judge, const text *node)
+end_runs(TimestampTz now, TimestampTz *next, Judge judge, const text *node)
 {
 	RatchetStore *store = ratchet_job_open();
 	RatchetScan *scan = ratchet_scan_begin(store, ratchet_catalog()->job_left, 1, false);
@@ -66,15 +69,22 @@ end_runs(TimestampTz now, Judge judge, const text *node)
 		text	   *error;
 
 		if (!ratchet_scan_entry_free(scan))
+		{
+			ratchet_due(next, now + RATCHET_HELD_ROW_US);
 			continue;
+		}
 		ratchet_row_read(&old, ratchet_scan_slot(scan));
 		if (ratchet_row_state(&old) != RATCHET_RUNNING)
 			continue;
 		row = old;
-		error = judge(&row, node, now);
-		if (error == NULL ||
-			ratchet_job_update(store, ratchet_scan_slot(scan), &old, &row, now, false) != TM_Ok)
+		error = judge(&row, node, now, next);
+		if (error == NULL)
 			continue;
+		if (ratchet_job_update(store, ratchet_scan_slot(scan), &old, &row, now, false) != TM_Ok)
+		{
+			ratchet_due(next, now + RATCHET_HELD_ROW_US);
+			continue;
+		}
 		/* The history keeps the attempt that was lost, given back or not. */
 		row.value[RC_ATTEMPT] = old.value[RC_ATTEMPT];
 		ratchet_error_record(&row, error, NULL, now);
@@ -86,13 +96,16 @@ end_runs(TimestampTz now, Judge judge, const text *node)
 }
 
 static text *
-judge_lease(RatchetRow *row, const text *node, TimestampTz now)
+judge_lease(RatchetRow *row, const text *node, TimestampTz now, TimestampTz *next)
 {
-	return lease_ended(row, now) ? give_back(row, "lease expired", now) : NULL;
+	if (lease_ended(row, now))
+		return give_back(row, "lease expired", now);
+	ratchet_due(next, RC_TIMESTAMP(row, RC_LEASE_EXPIRES_AT));
+	return NULL;
 }
 
 static text *
-judge_node(RatchetRow *row, const text *node, TimestampTz now)
+judge_node(RatchetRow *row, const text *node, TimestampTz now, TimestampTz *next)
 {
 	text	   *own = RC_TEXT(row, RC_NODE);
 
@@ -154,15 +167,20 @@ lease_ended(const RatchetRow *row, TimestampTz now)
 
 /* A failure like any other: it uses up the attempt. */
 static text *
-judge_timeout(RatchetRow *row, const text *node, TimestampTz now)
+judge_timeout(RatchetRow *row, const text *node, TimestampTz now, TimestampTz *next)
 {
 	RatchetQueue queue = ratchet_queue_settings(RC_TEXT(row, RC_QUEUE));
 	int64		timeout_us = ratchet_row_interval_us(row, RC_TIMEOUT, queue.timeout_us);
 	Interval	length = {0};
 	text	   *error;
 
-	if (timeout_us < 0 || now - RC_TIMESTAMP(row, RC_PICKED_AT) < timeout_us)
+	if (timeout_us < 0)
 		return NULL;
+	if (now - RC_TIMESTAMP(row, RC_PICKED_AT) < timeout_us)
+	{
+		ratchet_due(next, RC_TIMESTAMP(row, RC_PICKED_AT) + timeout_us);
+		return NULL;
+	}
 	length.time = timeout_us;
 	error = cstring_to_text(psprintf("timed out after %s",
 									 DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(&length)))));

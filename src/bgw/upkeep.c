@@ -21,7 +21,7 @@
  * are free: this must not queue up behind a reader, with the claims behind it.
  */
 int64
-ratchet_duty_guard(TimestampTz now)
+ratchet_duty_guard(TimestampTz now, TimestampTz *next)
 {
 	RatchetIdentity before;
 	SPITupleTable *found;
@@ -55,7 +55,7 @@ ratchet_duty_guard(TimestampTz now)
 
 /* Rows of business keys that nobody holds. */
 int64
-ratchet_duty_keys(TimestampTz now)
+ratchet_duty_keys(TimestampTz now, TimestampTz *next)
 {
 	RatchetIdentity before;
 	Datum		args[1] = {Int32GetDatum(RATCHET_DUTY_BATCH)};

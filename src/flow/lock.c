@@ -13,7 +13,7 @@
 
 #include "utils/builtins.h"
 
-#include "ratchet.h"
+#include "bgw/bgw.h"
 
 PG_FUNCTION_INFO_V1(ratchet_try_lock);
 PG_FUNCTION_INFO_V1(ratchet_renew_lock);
@@ -41,7 +41,7 @@ ratchet_unlock(PG_FUNCTION_ARGS)
 
 /* Locks whose time has passed. */
 int64
-ratchet_duty_locks(TimestampTz now)
+ratchet_duty_locks(TimestampTz now, TimestampTz *next)
 {
 	RatchetIdentity before;
 	Datum		args[2] = {TimestampTzGetDatum(now), Int32GetDatum(RATCHET_DUTY_BATCH)};
@@ -49,6 +49,8 @@ ratchet_duty_locks(TimestampTz now)
 
 	ratchet_spi_begin(&before);
 	expired = (int64) ratchet_query(RQ_LOCK_EXPIRE, args, NULL);
+	if (ratchet_query(RQ_LOCK_NEXT, NULL, NULL) > 0)
+		ratchet_due(next, Max(now + USECS_PER_SEC, ratchet_first_time()));
 	ratchet_spi_end(&before);
 	return expired;
 }
@@ -74,6 +76,8 @@ write_lock(FunctionCallInfo fcinfo, RatchetQuery query, bool has_ttl)
 	}
 	ratchet_spi_begin(&before);
 	written = ratchet_query(query, args, NULL) > 0;
+	if (written && has_ttl)
+		ratchet_notice_due(RATCHET_DUTY_LOCKS, DatumGetTimestampTz(args[3]));
 	ratchet_spi_end(&before);
 	return written;
 }

@@ -15,7 +15,7 @@
 #include "executor/spi.h"
 #include "utils/builtins.h"
 
-#include "ratchet.h"
+#include "bgw/bgw.h"
 
 #define NODES_AT_A_TIME 10
 
@@ -43,6 +43,8 @@ ratchet_node_heartbeat(PG_FUNCTION_ARGS)
 	}
 	ratchet_spi_begin(&before);
 	(void) ratchet_query(RQ_NODE_HEARTBEAT, args, nulls);
+	ratchet_notice_due(RATCHET_DUTY_NODES,
+					   DatumGetTimestampTz(args[1]) + (int64) ratchet_node_timeout * 1000 + 1);
 	ratchet_spi_end(&before);
 	PG_RETURN_VOID();
 }
@@ -62,7 +64,7 @@ ratchet_undrain(PG_FUNCTION_ARGS)
 
 /* Give up nodes that have stopped: their jobs, then their locks and themselves. */
 int64
-ratchet_duty_nodes(TimestampTz now)
+ratchet_duty_nodes(TimestampTz now, TimestampTz *next)
 {
 	RatchetIdentity before;
 	Datum		args[3] = {TimestampTzGetDatum(now - (int64) ratchet_node_timeout * 1000),
@@ -78,13 +80,15 @@ ratchet_duty_nodes(TimestampTz now)
 	{
 		text	   *node = cstring_to_text(SPI_getvalue(stale->vals[i], stale->tupdesc, 1));
 		Datum		node_arg[1] = {PointerGetDatum(node)};
-		int64		of_node = ratchet_recover_node(node, now);
+		int64		of_node = ratchet_recover_node(node, now, next);
 
 		recovered += of_node;
 		/* With a full batch there may be more; the next pass removes it. */
 		if (of_node < RATCHET_DUTY_BATCH)
 			(void) ratchet_query(RQ_NODE_REMOVE, node_arg, NULL);
 	}
+	if (ratchet_query(RQ_NODE_OLDEST, NULL, NULL) > 0)
+		ratchet_due(next, Max(now + USECS_PER_SEC, ratchet_first_time() + (int64) ratchet_node_timeout * 1000));
 	ratchet_spi_end(&before);
 	return recovered;
 }

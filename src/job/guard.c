@@ -83,6 +83,7 @@ ratchet_guard_insert(RatchetRow *fresh, TimestampTz now)
 				 errhint("Use ratchet.enqueue().")));
 	derive(NULL, fresh, now);
 	check_consistency(fresh);
+	ratchet_notice_row(fresh, now);
 }
 
 void
@@ -96,6 +97,7 @@ ratchet_guard_update(const RatchetRow *old, RatchetRow *fresh, TimestampTz now)
 
 	if (ratchet_row_state(fresh) == RATCHET_RUNNING && ratchet_row_state(old) != RATCHET_RUNNING)
 		ratchet_xact_note_running(RC_UUID(fresh, RC_ID));
+	ratchet_notice_row(fresh, now);
 }
 
 /*

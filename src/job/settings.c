@@ -201,6 +201,7 @@ ratchet_settings_changed(PG_FUNCTION_ARGS)
 	/* A queue that is resumed or a node that is undrained has work for waiters. */
 	if (RelationGetRelid(changed) != ratchet_catalog()->access)
 		ratchet_wakeup_note_settings();
+	ratchet_notice_settings();
 	return PointerGetDatum(NULL);
 }
 

@@ -22,7 +22,7 @@
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 
-#include "ratchet.h"
+#include "bgw/bgw.h"
 
 typedef struct Area
 {
@@ -33,6 +33,7 @@ typedef struct Area
 
 static const Area areas[] = {
 	{"ratchet waiters", ratchet_wakeup_size, ratchet_wakeup_attach},
+	{"ratchet workers", ratchet_registry_size, ratchet_registry_attach},
 	{NULL, NULL, NULL}
 };
 
@@ -81,6 +82,7 @@ startup(void)
 {
 	if (previous_startup_hook)
 		previous_startup_hook();
+	locks = NULL;
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	for (const Area *area = areas; area->name != NULL; area++)
 	{

@@ -29,7 +29,8 @@ build() {   # build LOG [PROFILE]
 cluster_settings() {
     case $1 in
         plain) ;;
-        preload) echo "shared_preload_libraries = 'ratchet'" ;;
+        # The cases perform duties by hand and look at what one of them did: no worker may be faster.
+        preload) printf '%s\n' "shared_preload_libraries = 'ratchet'" "ratchet.databases = ''" ;;
         cron) printf '%s\n' "shared_preload_libraries = 'ratchet, pg_cron'" "cron.use_background_workers = on" ;;
         *) die "no such kind of server: $1" ;;
     esac

@@ -96,12 +96,14 @@ INSERT INTO contract (name, arguments, result, volatility) VALUES
     ('was_executed', 'state ratchet.job_state', 'boolean', 'i'),
     ('terminal_states', '', 'ratchet.job_state[]', 'i');
 INSERT INTO contract (name, arguments, result, kind) VALUES
-    ('run_maintenance', '', NULL, 'p');
+    ('run_maintenance', '', NULL, 'p'),
+    ('wait', 'queues text[], timeout interval, kinds text[] = NULL, ready boolean = NULL', NULL, 'p'),
+    ('await', 'id uuid, timeout interval, state ratchet.job_state = NULL, result jsonb = NULL', NULL, 'p');
 
--- What there is, in the same form; result columns of a function that has some stand for its result.
+-- What there is, in the same form, without the modes that procedures show; result columns of a function that has some stand for its result.
 CREATE TEMP VIEW found AS
 SELECT p.oid, p.proname::text AS name,
-       regexp_replace(regexp_replace(pg_get_function_arguments(p.oid), '(, |^)OUT .*$', ''), '(, |^)TABLE\(.*$', '') AS arguments,
+       regexp_replace(regexp_replace(regexp_replace(pg_get_function_arguments(p.oid), '(, |^)IN(OUT)? ', '\1', 'g'), '(, |^)OUT .*$', ''), '(, |^)TABLE\(.*$', '') AS arguments,
        coalesce((SELECT string_agg(p.proargnames[n] || ' ' || format_type(p.proallargtypes[n], NULL), ', ' ORDER BY n)
                    FROM generate_subscripts(p.proargmodes, 1) n WHERE p.proargmodes[n] IN ('o', 't')),
                 pg_get_function_result(p.oid)) AS result,
@@ -115,7 +117,7 @@ SELECT is(f.arguments, pg_temp.arguments(c.arguments), format('arguments of %s(%
  ORDER BY c.name, c.arguments;
 SELECT results_eq(
     'SELECT format(''%s %s(%s) %s %s'', kind, name, arguments, result, volatility) COLLATE "C" FROM found
-      WHERE name NOT IN (''guard'', ''guard_keys'', ''settings_changed'', ''transitions'') ORDER BY 1',
+      WHERE name NOT IN (''guard'', ''guard_keys'', ''settings_changed'', ''transitions'', ''worker_figures'', ''waiter_figures'') ORDER BY 1',
     'SELECT format(''%s %s(%s) %s %s'', kind, name, pg_temp.arguments(arguments), result, volatility) COLLATE "C" FROM contract ORDER BY 1',
     'every function of the contract is there, none beside it, each with its result and volatility');
 SELECT is_empty('SELECT name FROM found WHERE name IN (''guard'', ''guard_keys'', ''settings_changed'') AND result <> ''trigger''',
@@ -150,7 +152,7 @@ SELECT is((SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod),
 
 SELECT tables_are('ratchet', ARRAY['job', 'queue', 'idempotency_key', 'business_key', 'job_error', 'access', 'job_archive', 'job_archive_default',
     'node_heartbeats', 'draining', 'lock']);
-SELECT views_are('ratchet', ARRAY['jobs', 'job_errors', 'queues', 'node', 'transition']);
+SELECT views_are('ratchet', ARRAY['jobs', 'job_errors', 'queues', 'node', 'worker_stat', 'waiter_stat', 'transition']);
 SELECT is_partitioned('ratchet', 'job_archive', 'the archive is partitioned');
 SELECT columns_are('ratchet', 'node', ARRAY['node_id', 'heartbeat_at', 'started_at', 'info', 'draining', 'running']);
 SELECT columns_are('ratchet', 'lock', ARRAY['name', 'owner', 'locked_at', 'expires_at']);
@@ -262,8 +264,8 @@ SELECT is((SELECT extrelocatable FROM pg_extension WHERE extname = 'ratchet'), f
 SELECT ok(ratchet.has_access(NULL, 'observe'), 'a superuser has access');
 SELECT results_eq($$SELECT name, current_setting(name), context FROM pg_settings WHERE name LIKE 'ratchet.%' ORDER BY name$$,
     $$VALUES ('ratchet.archive_after', '1h', 'superuser'), ('ratchet.archive_keep', '90d', 'superuser'),
-        ('ratchet.default_lease', '5min', 'superuser'), ('ratchet.failed_keep', '30d', 'superuser'),
-        ('ratchet.max_crashes', '5', 'superuser'), ('ratchet.max_payload_size', '1MB', 'superuser'),
+        ('ratchet.databases', '*', 'sighup'), ('ratchet.default_lease', '5min', 'superuser'), ('ratchet.failed_keep', '30d', 'superuser'),
+        ('ratchet.max_claim_wait', '5s', 'superuser'), ('ratchet.max_crashes', '5', 'superuser'), ('ratchet.max_payload_size', '1MB', 'superuser'),
         ('ratchet.max_result_size', '1MB', 'superuser'), ('ratchet.node_timeout', '1min', 'superuser'),
         ('ratchet.priority_boost_interval', '15min', 'sighup'),
         ('ratchet.redact_emails', 'on', 'superuser')$$, 'settings, their defaults and who may change them');

@@ -72,19 +72,22 @@ SELECT 'regress_' || access AS role, privilege, what
   FROM unnest(ARRAY['enqueue', 'work', 'operate', 'observe']) access,
        (VALUES ('USAGE', 'schema'), ('USAGE', 'type job_state'), ('USAGE', 'type claimed'), ('SELECT', 'transition'),
                ('EXECUTE', 'has_access(text)'), ('EXECUTE', 'is_terminal(ratchet.job_state)'), ('EXECUTE', 'is_successful(ratchet.job_state)'),
-               ('EXECUTE', 'was_executed(ratchet.job_state)'), ('EXECUTE', 'terminal_states()'), ('EXECUTE', 'transitions()')) common(privilege, what);
+               ('EXECUTE', 'was_executed(ratchet.job_state)'), ('EXECUTE', 'terminal_states()'), ('EXECUTE', 'transitions()'),
+               ('EXECUTE', 'await(uuid)')) common(privilege, what);
 INSERT INTO expected
 SELECT 'regress_enqueue', 'EXECUTE', unnest(ARRAY['enqueue(text)', 'enqueue_many(text)', 'enqueue_many(jsonb)', 'cancel(uuid)'])
 UNION ALL
 SELECT 'regress_work', 'EXECUTE', unnest(ARRAY['claim(text)', 'claim(text[])', 'complete(uuid)', 'complete_many(uuid[])',
     'complete_and_claim(uuid[])', 'fail(uuid)', 'skip(uuid)', 'release(uuid)', 'heartbeat(uuid[])', 'progress(uuid)',
-    'node_heartbeat(text)', 'try_lock(text)', 'renew_lock(text)', 'unlock(text)'])
+    'node_heartbeat(text)', 'try_lock(text)', 'renew_lock(text)', 'unlock(text)', 'wait(text[])'])
 UNION ALL
 SELECT 'regress_operate', 'EXECUTE', unnest(ARRAY['retry(uuid)', 'retry_many(text)', 'pause(uuid)', 'resume(uuid)', 'cancel(uuid)',
     'cancel_many(text)', 'rerun(uuid)', 'reschedule(uuid)', 'configure_queue(text)', 'pause_queue(text)', 'resume_queue(text)', 'forget(uuid)',
     'drain(text)', 'undrain(text)', 'maintenance_step(text)', 'run_maintenance()'])
 UNION ALL
-SELECT 'regress_observe', 'SELECT', unnest(ARRAY['jobs', 'job_errors', 'queues', 'node']);
+SELECT 'regress_observe', 'EXECUTE', unnest(ARRAY['worker_figures()', 'waiter_figures()'])
+UNION ALL
+SELECT 'regress_observe', 'SELECT', unnest(ARRAY['jobs', 'job_errors', 'queues', 'node', 'worker_stat', 'waiter_stat']);
 
 SELECT set_eq(format('SELECT privilege || '' '' || what FROM granted WHERE role = %L', role),
               format('SELECT privilege || '' '' || what FROM expected WHERE role = %L', role), format('%s can do exactly this', role))
