@@ -12,7 +12,8 @@ use Test::More;
 use Time::HiRes qw(time usleep);
 
 my $soon = 10;
-my $node = ratchet_node('main', preload => 1, conf => 'autovacuum = off');
+# No workers: leases that end by themselves would be recovered behind our back.
+my $node = ratchet_node('main', preload => 1, conf => "autovacuum = off\nratchet.databases = ''");
 my $seq  = 0;
 
 sub sql { return $node->safe_psql($_[1] // 'postgres', $_[0]); }
