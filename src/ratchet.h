@@ -458,6 +458,7 @@ extern pg_uuid_t *ratchet_arg_id(FunctionCallInfo fcinfo, int arg, const char *n
 extern const char *ratchet_access_name(RatchetAccess access);
 extern bool ratchet_access_parse(const char *name, RatchetAccess *access);
 extern void ratchet_access_require(RatchetAccess access, text *queue);
+extern bool ratchet_access_as_producer(Oid role, text *queue, const char *producer);
 
 /* in api/enqueue.c */
 extern void ratchet_enqueue_specs(RatchetJobSpec *specs, int nspecs);

@@ -140,6 +140,16 @@ ratchet_access_require(RatchetAccess access, text *queue)
 				 errhint("A superuser can grant it with ratchet.grant_access().")));
 }
 
+/* Whether the role may enqueue in the queue, and the job is its own. */
+bool
+ratchet_access_as_producer(Oid role, text *queue, const char *producer)
+{
+	Oid			producer_oid = get_role_oid(producer, true);
+
+	return OidIsValid(producer_oid) && has_privs_of_role(role, producer_oid) &&
+		ratchet_access_to(role, RATCHET_ENQUEUE, queue);
+}
+
 Datum
 ratchet_grant_access(PG_FUNCTION_ARGS)
 {

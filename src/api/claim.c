@@ -67,6 +67,7 @@ PG_FUNCTION_INFO_V1(ratchet_claim_queues);
 
 static void read_request(FunctionCallInfo fcinfo, RatchetClaimRequest *request);
 static void claim_from_queue(Claim *claim, text *queue);
+static List *open_all_lanes(Claim *claim);
 static List *open_lanes(Claim *claim, text *queue);
 static Lane *open_lane(Claim *claim, text *queue, int priority);
 static bool advance(Claim *claim, Lane *lane);
@@ -189,29 +190,19 @@ ratchet_claim_jobs(RatchetClaimRequest *request, ReturnSetInfo *rsinfo)
 int
 ratchet_claim_count(RatchetClaimRequest *request, TimestampTz now, int limit)
 {
-	Claim		claim = {.request = request, .now = now};
+	Claim		claim = {.request = request, .now = now, .store = ratchet_job_open()};
 	int			count = 0;
+	ListCell   *lc;
 
-	claim.store = ratchet_job_open();
-	for (int i = 0; i < request->nqueues && count < limit; i++)
+	foreach(lc, open_all_lanes(&claim))
 	{
-		text	   *queue = DatumGetTextPP(request->queues[i]);
-		List	   *lanes;
-		ListCell   *lc;
+		Lane	   *lane = lfirst(lc);
+		bool		more = true;
 
-		if (ratchet_queue_settings(queue).paused)
-			continue;
-		lanes = open_lanes(&claim, queue);
-		foreach(lc, lanes)
-		{
-			Lane	   *lane = lfirst(lc);
-			bool		more = true;
-
-			for (; more && count < limit; more = advance(&claim, lane))
-				count += !is_overdue(&claim, &lane->head) && wants_kind(&claim, RC_TEXT(&lane->head, RC_KIND));
-			if (more)
-				ratchet_scan_end(lane->scan);
-		}
+		for (; more && count < limit; more = advance(&claim, lane))
+			count += !is_overdue(&claim, &lane->head) && wants_kind(&claim, RC_TEXT(&lane->head, RC_KIND));
+		if (more)
+			ratchet_scan_end(lane->scan);
 	}
 	ratchet_store_close(claim.store);
 	return count;
@@ -224,38 +215,44 @@ ratchet_claim_count(RatchetClaimRequest *request, TimestampTz now, int limit)
 TimestampTz
 ratchet_claim_next_due(RatchetClaimRequest *request, TimestampTz now)
 {
-	Claim		claim = {.request = request, .now = now, .later = true};
+	Claim		claim = {.request = request, .now = now, .later = true, .store = ratchet_job_open()};
 	TimestampTz next = DT_NOEND;
+	ListCell   *lc;
 
-	claim.store = ratchet_job_open();
-	for (int i = 0; i < request->nqueues; i++)
+	foreach(lc, open_all_lanes(&claim))
 	{
-		text	   *queue = DatumGetTextPP(request->queues[i]);
-		List	   *lanes;
-		ListCell   *lc;
+		Lane	   *lane = lfirst(lc);
+		bool		more = true;
 
-		if (ratchet_queue_settings(queue).paused)
-			continue;
-		lanes = open_lanes(&claim, queue);
-		foreach(lc, lanes)
+		for (int looked = 0; more && looked < LOOK_AHEAD_AT_MOST; looked++)
 		{
-			Lane	   *lane = lfirst(lc);
-			bool		more = true;
-
-			for (int looked = 0; more && looked < LOOK_AHEAD_AT_MOST; looked++)
-			{
-				if (wants_kind(&claim, RC_TEXT(&lane->head, RC_KIND)))
-					break;
-				more = advance(&claim, lane);
-			}
-			if (!more)
-				continue;
-			next = Min(next, RC_TIMESTAMP(&lane->head, RC_READY_AT));
-			ratchet_scan_end(lane->scan);
+			if (wants_kind(&claim, RC_TEXT(&lane->head, RC_KIND)))
+				break;
+			more = advance(&claim, lane);
 		}
+		if (!more)
+			continue;
+		next = Min(next, RC_TIMESTAMP(&lane->head, RC_READY_AT));
+		ratchet_scan_end(lane->scan);
 	}
 	ratchet_store_close(claim.store);
 	return next;
+}
+
+/* The lanes of all queues of the request that are not paused. */
+static List *
+open_all_lanes(Claim *claim)
+{
+	List	   *lanes = NIL;
+
+	for (int i = 0; i < claim->request->nqueues; i++)
+	{
+		text	   *queue = DatumGetTextPP(claim->request->queues[i]);
+
+		if (!ratchet_queue_settings(queue).paused)
+			lanes = list_concat(lanes, open_lanes(claim, queue));
+	}
+	return lanes;
 }
 
 static void

@@ -16,7 +16,6 @@
 #include "executor/spi.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 
@@ -265,14 +264,10 @@ static bool
 may_order(const RatchetRow *row, const Order *order)
 {
 	text	   *queue = RC_TEXT(row, RC_QUEUE);
-	Oid			producer;
 
-	if (ratchet_access_to(GetUserId(), RATCHET_OPERATE, queue))
-		return true;
-	if (!order->producers_too || !ratchet_access_to(GetUserId(), RATCHET_ENQUEUE, queue))
-		return false;
-	producer = get_role_oid(text_to_cstring(RC_TEXT(row, RC_ENQUEUED_BY)), true);
-	return OidIsValid(producer) && has_privs_of_role(GetUserId(), producer);
+	return ratchet_access_to(GetUserId(), RATCHET_OPERATE, queue) ||
+		(order->producers_too &&
+		 ratchet_access_as_producer(GetUserId(), queue, text_to_cstring(RC_TEXT(row, RC_ENQUEUED_BY))));
 }
 
 static Answer

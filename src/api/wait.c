@@ -28,7 +28,6 @@
 #include "storage/latch.h"
 #include "tcop/dest.h"
 #include "tcop/tcopprot.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -423,16 +422,10 @@ look_at_job(Wait *wait)
 static bool
 may_await(Oid role, text *queue, const char *producer)
 {
-	Oid			producer_oid;
-
-	if (ratchet_access_to(role, RATCHET_OBSERVE, queue) ||
+	return ratchet_access_to(role, RATCHET_OBSERVE, queue) ||
 		ratchet_access_to(role, RATCHET_WORK, queue) ||
-		ratchet_access_to(role, RATCHET_OPERATE, queue))
-		return true;
-	if (producer == NULL || !ratchet_access_to(role, RATCHET_ENQUEUE, queue))
-		return false;
-	producer_oid = get_role_oid(producer, true);
-	return OidIsValid(producer_oid) && has_privs_of_role(role, producer_oid);
+		ratchet_access_to(role, RATCHET_OPERATE, queue) ||
+		ratchet_access_as_producer(role, queue, producer);
 }
 
 static Datum
