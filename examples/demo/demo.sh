@@ -158,6 +158,7 @@ SELECT state, picked_by, attempt, crashes, lease_expires_at::time(0) AS lease_en
 SQL
 
 tell "The lease runs out, and maintenance gives the job to somebody else." \
+    "With ratchet preloaded a background worker does it by itself; here it is called by hand." \
     "Nobody says goodbye for a dead worker. The lost run counts as a crash, not as an attempt."
 sure "the lease has ended" "SELECT lease_expires_at < clock_timestamp() FROM ratchet.jobs WHERE kind = 'report'"
 show <<'SQL'

@@ -34,14 +34,20 @@ class Worker {
 
   async run(mode = 'forever') {
     const timer = setInterval(() => this.beat(), (this.lease * 1000) / 3);
+    let told = false;
     while (!this.stopping.signal.aborted) {
       const jobs = await this.claim(this.concurrency - this.running.size);
       for (const job of jobs) this.start(job);
+      if (jobs.length > 0) told = false;
       if (mode === 'once') break;
       if (this.running.size >= this.concurrency) await Promise.race(this.running);
       else if (jobs.length === 0 && mode === 'drain' && this.running.size > 0) await Promise.race(this.running);
       else if (jobs.length === 0 && mode === 'drain') break;
-      else if (jobs.length === 0) await this.pause(this.poll);  // waiting without polling comes with a later version
+      else if (jobs.length === 0 && !told) told = await this.wait();
+      else if (jobs.length === 0) {                        // told of work, and none claimed: others were faster, or we are draining
+        await this.pause(this.poll);
+        told = false;
+      }
     }
     await this.finish();
     clearInterval(timer);
@@ -75,6 +81,12 @@ class Worker {
         await sleep(this.poll * 1000);
       }
     }
+  }
+
+  // True as soon as there may be work. A short wait: only between two of them do we see that we are asked to end.
+  async wait() {
+    const [row] = await this.ask('CALL ratchet.wait($1::text[], $2::interval)', [this.queues, `${this.poll} seconds`]);
+    return row.ready;
   }
 
   async claim(batch) {

@@ -99,17 +99,28 @@ class Worker:
     def run(self, mode="forever"):
         beats = threading.Thread(target=self.beat, daemon=True)
         beats.start()
+        told = False
         while not self.stop.is_set():
             jobs = self.claim()
             for job in jobs:
                 self.work(job)
             if mode == "once" or mode == "drain" and not jobs:
                 break
-            if not jobs:
-                self.stop.wait(self.poll)   # waiting without polling comes with a later version
+            if jobs:
+                told = False
+            elif told:                      # told of work, and none claimed: others were faster, or we are draining
+                self.stop.wait(self.poll)
+                told = False
+            else:
+                told = self.wait()
         self.ended.set()
         beats.join()
         self.say("ended")
+
+    def wait(self):
+        """True as soon as there may be work. A short wait: only between two of them do we see that we are asked to end."""
+        [row] = self.ask("CALL ratchet.wait(%s::text[], %s)", (self.queues, datetime.timedelta(seconds=self.poll)))
+        return row["ready"]
 
     def claim(self):
         rows = self.ask("SELECT * FROM ratchet.claim(%s::text[], %s, %s, %s)",
@@ -191,7 +202,7 @@ def main(handlers):
     parser.add_argument("--name", help="what picked_by will say")
     parser.add_argument("--batch", type=int, default=5, help="jobs per claim")
     parser.add_argument("--lease", type=float, default=60, help="seconds")
-    parser.add_argument("--poll", type=float, default=1, help="seconds between claims when there is nothing to do")
+    parser.add_argument("--poll", type=float, default=1, help="seconds, the longest wait for work before the next claim")
     parser.add_argument("queue", nargs="+", help="queues, the most important first")
     args = parser.parse_args()
 

@@ -10,7 +10,8 @@
 #
 # It does one job at a time; start several workers for more. --once ends after one look, --drain when nothing is due.
 # SIGTERM and SIGINT stop the handler, give the job back (ratchet.release) and end the worker.
-# Environment: what psql knows (PGHOST, PGDATABASE, ...), HANDLERS (a folder), LEASE and POLL (seconds).
+# Environment: what psql knows (PGHOST, PGDATABASE, ...), HANDLERS (a folder), LEASE and POLL (seconds: the
+# longest it waits before it looks again; it is woken when work comes).
 set -uo pipefail
 
 mode=forever
@@ -40,6 +41,15 @@ claim() {
 \getenv name name
 \getenv lease lease
 SELECT id, token, attempt, kind, payload FROM ratchet.claim(:'queue', :'name', lease => :'lease');
+SQL
+}
+
+# Answers t as soon as there may be work, f when the time is up. The server wakes us if ratchet is preloaded, else it polls.
+wait_for_work() {
+    queue=$queue poll=$poll ask <<'SQL'
+\getenv queue queue
+\getenv poll poll
+CALL ratchet.wait(ARRAY[:'queue'], (:'poll' || ' s')::interval);
 SQL
 }
 
@@ -74,6 +84,7 @@ work() {    # with id, token, attempt, kind and payload of the claimed job
         JOB_ID=$id JOB_ATTEMPT=$attempt JOB_TOKEN=$token \
             "$handlers/$kind" <<<"$payload" >"$scratch/out" 2>"$scratch/err" &
         handler=$!
+        if [[ -n $stopping ]]; then kill "$handler"; fi     # the signal came just before
         exec {beater}> >(beat)
         beater_pid=$!
         while wait "$handler"; code=$?; kill -0 "$handler" 2>/dev/null; do :; done     # a signal ends a wait early
@@ -99,6 +110,7 @@ work() {    # with id, token, attempt, kind and payload of the claimed job
     say "$kind, attempt $attempt: ${answer:-not ours any more}"
 }
 
+told=
 while [[ -z $stopping ]]; do
     if ! job=$(claim); then
         say "cannot claim, trying again"
@@ -106,8 +118,10 @@ while [[ -z $stopping ]]; do
         sleep "$poll"
     elif [[ -z $job ]]; then
         if [[ $mode != forever ]]; then break; fi
-        sleep "$poll"           # waiting without polling comes with a later version
+        # Told of work and none claimed: others were faster, or we are draining. Asking again at once would spin.
+        if [[ $told == t ]] || ! told=$(wait_for_work); then sleep "$poll"; told=; fi
     else
+        told=
         IFS=$'\t' read -r id token attempt kind payload <<<"$job"
         if [[ -n $stopping ]]; then report err "ratchet.release(:'id', :'token')"; break; fi
         work
